@@ -127,6 +127,15 @@ def test_environment_variables_hold_for_one_execution_and_for_the_sandbox() -> N
         sandbox.kill()
 
 
+async def test_variables_of_a_run_replace_those_of_the_sandbox_while_it_lasts() -> None:
+    sandbox = await AsyncSandbox.create(envs={"WIDE": "wide"})
+    code = "import os; os.environ['WIDE']"
+    assert (await sandbox.run_code(code, envs={"WIDE": "narrow"})).text == "narrow"
+    assert (await sandbox.run_code(code)).text == "wide"
+    assert "".join((await sandbox.run_code("!echo $WIDE", envs={"WIDE": "narrow"})).logs.stdout) == "narrow\n"
+    await sandbox.kill()
+
+
 def test_a_run_that_timed_out_leaves_the_context_usable_at_once(sandbox: Sandbox) -> None:
     sandbox.run_code("x = 41")
     with pytest.raises(TimeoutException):
@@ -231,6 +240,20 @@ def test_objects_show_themselves(sandbox: Sandbox) -> None:
     code = "class C:\n    def _repr_latex_(self): return '$x$'\n    def __repr__(self): return 'a C'\nC()"
     result = sandbox.run_code(code).results[0]
     assert (result.text, result.latex) == ("a C", "$x$")
+
+
+async def test_async_values_and_shell_lines(async_sandbox: AsyncSandbox) -> None:
+    async def results(code: str) -> list[Any]:
+        return (await async_sandbox.run_code(code)).results
+
+    (table,) = await results("import pandas as pd; pd.DataFrame({'a': [1, 2]})")
+    assert (table.data, table.html is None) == ({"a": [1, 2]}, False)
+    (shown,) = await results("from IPython.display import display; display({'text/latex': '$x$'}, raw=True)")
+    assert (shown.latex, shown.is_main_result) == ("$x$", False)
+    (own,) = await results("class C:\n    def _repr_latex_(self): return '$y$'\nC()")
+    assert (own.latex, own.is_main_result) == ("$y$", True)
+    where = (await async_sandbox.run_code("import os; os.getcwd()")).text
+    assert "".join((await async_sandbox.run_code("!pwd")).logs.stdout) == f"{where}\n"
 
 
 def test_images_are_shown_when_they_are_made_shown_or_saved(sandbox: Sandbox) -> None:

@@ -202,6 +202,37 @@ def test_a_terminal_takes_input_and_a_size(sandbox: Sandbox) -> None:
     assert sandbox.pty.kill(terminal.pid) is True
 
 
+async def test_async_files(async_sandbox: AsyncSandbox) -> None:
+    files = async_sandbox.files
+    written = await files.write("d/a.txt", "héllo")
+    assert await files.read(written.path) == "héllo"
+    assert [each async for each in await files.read("d/a.txt", format="stream")] == ["héllo".encode()]
+    assert await files.make_dir("d/e") is True
+    assert [(each.name, each.type) for each in await files.list("d")] == [("a.txt", FileType.FILE), ("e", FileType.DIR)]
+    assert (await files.rename("d/a.txt", "b.txt")).name == "b.txt"
+    assert (await files.get_info("b.txt")).size == len("héllo".encode())
+    await files.remove("d")
+    assert [await files.exists(name) for name in ("b.txt", "d")] == [True, False]
+    with pytest.raises(FileNotFoundException):
+        await files.read("missing")
+
+
+async def test_async_commands_in_the_background(async_sandbox: AsyncSandbox) -> None:
+    commands = async_sandbox.commands
+    handle = await commands.run("read x; echo got $x; sleep 60", background=True, stdin=True)
+    assert [each.pid for each in await commands.list()] == [handle.pid]
+    heard = asyncio.Event()
+    joined = await commands.connect(handle.pid, on_stdout=lambda text: heard.set() if "got word" in text else None)
+    await commands.send_stdin(handle.pid, "word\n")
+    async with asyncio.timeout(PATIENCE):
+        await heard.wait()
+    assert await joined.kill() is True
+    assert await commands.list() == []
+    with pytest.raises(CommandExitException) as failed:
+        await commands.run("echo no >&2; exit 3")
+    assert (failed.value.exit_code, failed.value.stderr) == (3, "no\n")
+
+
 async def test_async_commands_and_terminals(async_sandbox: AsyncSandbox) -> None:
     result = await async_sandbox.commands.run("echo hi")
     assert (result.stdout, result.exit_code) == ("hi\n", 0)

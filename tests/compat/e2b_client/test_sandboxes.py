@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 import urllib.error
@@ -111,6 +112,19 @@ async def test_async_a_secure_sandbox_runs_code() -> None:
     await sandbox.kill()
 
 
+async def test_async_contexts_need_the_token_of_their_sandbox(server: Server) -> None:
+    sandbox = await AsyncSandbox.create(network={"allow_public_traffic": False})
+    context = await sandbox.create_code_context()
+    assert context.id in [each.id for each in await sandbox.list_code_contexts()]
+    await sandbox.restart_code_context(context)
+    await sandbox.remove_code_context(context)
+    request = urllib.request.Request(f"{server.url}/contexts", headers={"E2b-Sandbox-Id": sandbox.sandbox_id})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        await asyncio.to_thread(urllib.request.urlopen, request)
+    assert refused.value.code == 401
+    await sandbox.kill()
+
+
 async def test_async_a_sandbox_is_joined_by_its_id(async_sandbox: AsyncSandbox) -> None:
     await async_sandbox.run_code("x = 1")
     again = await AsyncSandbox.connect(async_sandbox.sandbox_id)
@@ -144,6 +158,36 @@ async def test_async_a_paused_sandbox_keeps_its_state(async_sandbox: AsyncSandbo
     assert (await again.run_code("x")).text == "1"
 
 
+def paused_at_its_end(**lifecycle: Any) -> Sandbox:
+    """Return a sandbox with some state that was paused when its life had ended."""
+    sandbox = Sandbox.create(timeout=300, lifecycle={"on_timeout": "pause", **lifecycle})
+    sandbox.run_code("x = 1")
+    sandbox.set_timeout(1)
+    deadline = time.monotonic() + 20
+    while sandbox.get_info().state != SandboxState.PAUSED:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return sandbox
+
+
+def test_a_sandbox_is_paused_at_its_end_if_it_was_asked_for() -> None:
+    sandbox = paused_at_its_end()
+    assert sandbox.get_info().lifecycle == {"on_timeout": "pause", "auto_resume": False}
+    with pytest.raises(Exception, match="sandbox"):
+        sandbox.run_code("x")
+    assert Sandbox.connect(sandbox.sandbox_id).run_code("x").text == "1"
+    sandbox.kill()
+
+
+def test_a_request_resumes_a_sandbox_if_it_was_asked_for() -> None:
+    sandbox = paused_at_its_end(auto_resume=True)
+    sandbox.set_timeout(300)
+    assert sandbox.is_running() is False
+    assert sandbox.run_code("x").text == "1"
+    assert (sandbox.get_info().state, sandbox.is_running()) == (SandboxState.RUNNING, True)
+    sandbox.kill()
+
+
 def test_forks_go_on_from_the_same_state(sandbox: Sandbox) -> None:
     sandbox.run_code("x = 1; open('f', 'w').write('both')")
     forks = sandbox.fork(count=3)
@@ -157,6 +201,17 @@ def test_forks_go_on_from_the_same_state(sandbox: Sandbox) -> None:
     finally:
         for fork in forks:
             fork.kill()
+
+
+def test_more_forks_are_made_than_the_client_asks_for(sandbox: Sandbox, server: Server) -> None:
+    sandbox.run_code("x = 1")
+    url = f"{server.url}/sandboxes/{sandbox.sandbox_id}/fork"
+    headers = {"X-API-Key": server.token, "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, b'{"count": 21, "timeout": 300}', headers)) as answer:
+        ids = {each["sandbox"]["sandboxID"] for each in json.load(answer)}
+    assert len(ids) == 21
+    assert Sandbox.connect(max(ids)).run_code("x").text == "1"
+    assert all(Sandbox.kill(each) for each in ids)
 
 
 def test_a_fork_has_all_contexts_under_their_ids(sandbox: Sandbox) -> None:

@@ -101,6 +101,7 @@ class Contexts:
                 original.envs,
                 network=original.network,
                 auto_pause=original.auto_pause,
+                auto_resume=original.auto_resume,
                 contexts={default.id: _copied(default, name)},
             )
             for name in names

@@ -42,10 +42,15 @@ SNAPSHOT_TAG = ":default"
 Seconds = Annotated[int, Meta(ge=0, le=MAX_SECONDS)]
 
 
+class AutoResume(Struct):
+    enabled: bool = False
+
+
 class NewSandbox(Struct, rename="camel"):
     template_id: str = field(name="templateID")
     timeout: Seconds = DEFAULT_SECONDS
     auto_pause: bool = False
+    auto_resume: AutoResume | None = None
     allow_internet_access: bool | None = field(default=None, name="allow_internet_access")
     metadata: dict[str, str] = {}
     env_vars: dict[str, str] = {}
@@ -133,6 +138,7 @@ class Control:
             new.env_vars,
             network=network,
             auto_pause=new.auto_pause,
+            auto_resume=new.auto_resume is not None and new.auto_resume.enabled,
         )
         await self._contexts.begin(sandbox, _snapshot_of(new.template_id))
         self._sandboxes.add(sandbox, new.timeout)
@@ -290,6 +296,10 @@ def _described(sandbox: Sandbox, info: SessionInfo) -> dict[str, Any]:
         "diskSizeMB": (info.limits.disk or 0) // MIB,
         "state": _state(sandbox),
         "metadata": sandbox.metadata,
+        "lifecycle": {
+            "autoResume": sandbox.auto_resume,
+            "onTimeout": "pause" if sandbox.auto_pause else "kill",
+        },
     }
 
 

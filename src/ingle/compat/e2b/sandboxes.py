@@ -59,10 +59,15 @@ class Sandbox:
     network: str | None = None
     """Widest network access; None is the server's."""
     auto_pause: bool = False
+    """Whether it is paused at the end of its life, and not ended."""
+    auto_resume: bool = False
+    """Whether a request for its code, files or commands resumes it."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     """Gives access to this sandbox alone."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     end_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    life_seconds: float = DEFAULT_SECONDS
+    """Its life as it was asked for last; 0 without an end."""
     paused: bool = False
     contexts: dict[str, "Context"] = field(default_factory=dict)
     """By id. The first is the default one."""
@@ -188,6 +193,7 @@ class Sandboxes:
         """Let the sandbox live for so many seconds from now on. 0: without an end."""
         if sandbox.timer is not None:
             sandbox.timer.cancel()
+        sandbox.life_seconds = seconds
         lasts = seconds or MAX_SECONDS
         sandbox.end_at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + lasts, UTC)
         loop = asyncio.get_running_loop()

@@ -99,6 +99,9 @@ class E2b:
         if scope["path"] == "/health":
             await self._health(sandbox)(scope, receive, send)
         else:
+            if sandbox.paused and sandbox.auto_resume:
+                await self._sandboxes.resume(sandbox)
+                self._sandboxes.set_life(sandbox, sandbox.life_seconds)
             await self._sandbox_routes(scope, receive, send)
 
     async def _find(self, scope: Scope) -> Sandbox:
