@@ -364,8 +364,7 @@ class Session:
         """Provide live copies with files of their own or of another fork. Raise Busy while a cell runs."""
         self.last_used = time.monotonic()
         async with AsyncExitStack() as held:
-            worker = await held.enter_async_context(self._worker.use("fork"))
-            cell = self.last_cell
+            worker, cell = await held.enter_async_context(self._worker.use("fork")), self.last_cell
             async with self._forking.copies(worker, cell, names, reseed=reseed, held=held, beside=beside) as copies:
                 yield copies
 
