@@ -197,6 +197,16 @@ def test_stop_ends_a_session_or_a_server(start: Callable[..., Server], home: Pat
     assert outcome("stop")[0] == outcome("stop", "main", "--server")[0] == 2
 
 
+def test_stop_ends_several_sessions_or_none_of_them(server: Server) -> None:
+    for name in ("a", "b", "c", "d"):
+        server.make_session(name)
+    code, out, said = outcome("stop", "a", "nosuch")
+    assert (code, out, "there is no session 'nosuch'" in said) == (2, "", True)
+    assert outcome("stop", "a", "b") == (0, "session 'a' has ended\nsession 'b' has ended\n", "")
+    ended = [json.loads(line)["session_id"] for line in ingle("stop", "--json", "c", "d").stdout.splitlines()]
+    assert ended == ["c", "d"]
+
+
 def test_what_a_server_had_not_finished_when_it_was_killed_is_removed(home: Path) -> None:
     run = home / "run"
     run.mkdir(parents=True)
@@ -484,6 +494,11 @@ def test_refusals_name_the_command_that_helps(server: Server) -> None:
         2,
         "ingle: session 'main' has no checkpoint; make one first (`ingle checkpoint SESSION NAME` makes one, without a "
         "name it lists them)\n",
+    )
+    assert outcome("diff", "main", "nosuch")[::2] == (
+        2,
+        "ingle: session 'main' has no checkpoint 'nosuch': no session and no snapshot has this name either; make one "
+        "first (`ingle checkpoint SESSION NAME` makes one, without a name it lists them)\n",
     )
     code, _, said = outcome("stop")
     assert (code, said.splitlines()[-1]) == (

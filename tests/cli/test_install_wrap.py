@@ -83,7 +83,7 @@ def test_servers_move_behind_ingle_and_back(home: Path) -> None:
     assert set(servers(after)) == {"asks", "old", "ingle"}
     assert json.dumps(["--servers", str(kept)])[1:-1].split(", ")[1] in after
 
-    assert "needs no change" in install(home, "cursor", "--wrap", "--yes")
+    assert "has no servers to move" in install(home, "cursor", "--wrap", "--yes")
     backup.unlink()
     install(home, "cursor", "--unwrap", "--yes")
     assert not kept.exists()

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import ingle.http.server
 from ingle.cli import main
 from ingle.cli.commands.serve import flag_of
+from ingle.cli.options import COMMON
 from ingle.errors import InvalidRequest
 from ingle.settings import GROUPS, Settings, data_folder, load
 from reference.cli import settings_page
@@ -57,8 +58,11 @@ def test_the_page_is_the_same_on_every_interpreter_and_says_all(monkeypatch: pyt
         assert setting.metadata["help"] in before
 
 
-def test_the_help_of_serve_has_every_flag_in_its_group() -> None:
-    text = CliRunner().invoke(main, ["serve", "--help"]).output
+def test_the_help_of_serve_is_short_and_has_every_flag_in_its_group_on_request() -> None:
+    short = CliRunner().invoke(main, ["serve", "--help"]).output
+    text = CliRunner().invoke(main, ["serve", "--help-all"]).output
+    flags = {flag_of(field) for field in fields(Settings)}
+    assert {flag for flag in flags if f"  {flag} " in short} == {f"--{name.replace('_', '-')}" for name in COMMON}
     parts = re.split(r"^(\S.*):$", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert list(sections) == ["Options", *GROUPS.values()]

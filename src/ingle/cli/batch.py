@@ -41,7 +41,9 @@ PROGRESS_SECONDS = 0.1
 @click.option("--timeout", type=Quantity(SECONDS), default=300.0, show_default="5m", help="Stop each after this time.")
 @click.option("--memory", type=Quantity(BYTES), help="Stop each that uses more memory than this.")
 @click.option("--json", "as_json", is_flag=True, help="Print each result as a line of JSON as soon as it comes.")
-@click.option("--url", envvar="INGLE_URL", help="Use the service at this URL, not the one on this machine.")
+@click.option(
+    "--url", envvar="INGLE_URL", help="Use the service at this URL, not the one on this machine. Default: $INGLE_URL."
+)
 @click.option("--token-file", metavar="FILE", help="Read the token for --url from this file. Default: $INGLE_TOKEN.")
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
 @click.option("--environment", metavar="NAME", help="Use this environment, made by `ingle env create`.")

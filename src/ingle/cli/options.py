@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ingle import quantities
+from ingle.cli import SENTENCE_CHARS
 from ingle.cli.echo import echo
 from ingle.settings import GROUPS, Settings, load, unknown_variables
 
@@ -31,8 +32,37 @@ class Quantity(click.ParamType[float]):
         return number
 
 
+class VerbGroup(click.Group):
+    """Group whose help lists its commands, each with the whole first sentence of its help."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        shown = [(name, command) for name, command in commands if command and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(SENTENCE_CHARS)) for name, command in shown])
+
+
+COMMON = frozenset(
+    {
+        *("host", "port", "allowed_hosts", "tools", "cluster", "python", "preload", "isolation", "network", "gpu"),
+        *("allow_host", "folder", "limit_memory", "limit_processes", "limit_disk", "max_sessions", "idle_timeout"),
+        *("idle_policy", "checkpoints", "store", "servers", "tool_policy", "audit", "log_level"),
+    }
+)
+"""Settings that `--help` shows. `--help-all` shows the others too."""
+
+EVERY_SETTING = f"{__name__}.every_setting"
+"""Key in the context of click: whether the help has every setting."""
+
+
 class GroupedCommand(click.Command):
-    """Command whose help lists settings under the titles of their groups, after its own options."""
+    """Command whose help lists settings under the titles of their groups, after its own options.
+
+    `--help` lists the common ones, because all of them are several screens long.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx)[:-1], _HELP_ALL, *super().get_params(ctx)[-1:]]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -42,12 +72,32 @@ class GroupedCommand(click.Command):
             title = GROUPS.get(setting.name, title)
             title_of[setting.name] = title
         for param in self.get_params(ctx):
+            name = param.name or ""
+            if name in title_of and name not in COMMON and EVERY_SETTING not in ctx.meta:
+                continue
             record = param.get_help_record(ctx)
             if record is not None:
-                groups.setdefault(title_of.get(param.name or "", "Options"), []).append(record)
+                groups.setdefault(title_of.get(name, "Options"), []).append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _show_every_setting(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[EVERY_SETTING] = True
+        echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_every_setting,
+    help="Show this message with all settings and exit.",
+)
 
 
 def load_settings(given: Mapping[str, Any]) -> Settings:

@@ -78,7 +78,11 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
         command(choice=Choice(url, token, pid), **given)
 
     options = (
-        click.option("--url", envvar="INGLE_URL", help="Use the service at this URL, not those on this machine."),
+        click.option(
+            "--url",
+            envvar="INGLE_URL",
+            help="Use the service at this URL, not those on this machine. Default: $INGLE_URL.",
+        ),
         click.option(
             "--token-file",
             metavar="FILE",

@@ -7,7 +7,10 @@ import click
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
+from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_session, service_options
+from ingle.errors import TrialNotFound
+from ingle.quantities import SECONDS
 
 network_option = click.option(
     "--network",
@@ -74,22 +77,32 @@ def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> Non
 @session_argument
 @click.argument("name", required=False)
 @service_options
-def discard(session: str, name: str | None, choice: Choice) -> None:
+@json_option
+def discard(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Drop a trial. Default: the open one."""
     with plain_failures():
         target = find_session(choice, session)
         name = _name(target, session, name)
         target.ask("POST", f"/v1/sessions/{session}/trials/{name}/discard", {})
-    echo(f"{name} is discarded")
+    if as_json:
+        _print({"discarded": name})
+    else:
+        echo(f"{name} is discarded")
 
 
 @click.command("try", epilog="Example: ingle try main 'm = fit(1)' 'm = fit(2)' --score 'm.score'")
 @session_argument
 @click.argument("codes", nargs=-1, required=True)
 @service_options
-@click.option("--score", help="Expression; the highest number wins.")
-@click.option("--keep", type=click.Choice(["best", "first_ok", "none"]), default="best", show_default=True)
-@click.option("--budget", type=float, help="Seconds for all of them.")
+@click.option("--score", metavar="EXPRESSION", help="Evaluate this in each copy; the highest number wins.")
+@click.option(
+    "--keep",
+    type=click.Choice(["best", "first_ok", "none"]),
+    default="best",
+    show_default=True,
+    help="Keep the copy with the highest score, the first that succeeds, or none. Without --score, best is first_ok.",
+)
+@click.option("--budget", type=Quantity(SECONDS), help="Stop all of them after this time.")
 @network_option
 @json_option
 def try_cells(
@@ -102,7 +115,10 @@ def try_cells(
     network: str,
     as_json: bool,
 ) -> None:
-    """Run each code in a copy of a session at the same time, and keep one copy as the session."""
+    """Run each code in a copy of a session at the same time, and keep one copy as the session.
+
+    The copy that is kept has a star. The other copies end, and their variables and files with them.
+    """
     given = {"codes": list(codes), "score": score, "keep": keep, "budget": budget, "network": network}
     asked = {key: value for key, value in given.items() if value is not None}
     with plain_failures():
@@ -172,7 +188,7 @@ def _name(target: Any, session: str, name: str | None) -> str:
     if name is None:
         known = target.ask("GET", f"/v1/sessions/{session}/trials")["trials"]
         if not known:
-            raise click.UsageError(f"session {session!r} has no open trial")
+            raise TrialNotFound(session, None, [])
         name = str(known[0]["name"])
     return quote(name, safe="")
 

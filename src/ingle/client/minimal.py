@@ -138,4 +138,4 @@ class StreamedAnswer:
 
 
 def _no_answer(name: str, error: Exception) -> errors.Unreachable:
-    return errors.Unreachable(f"the server ({name}) does not answer: {reason(error)}")
+    return errors.Unreachable(f"the server ({name}) does not answer: {reason(error)}; check that it runs there")

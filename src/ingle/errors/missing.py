@@ -78,10 +78,11 @@ class CheckpointNotFound(NotFound):
 class TrialNotFound(NotFound):
     code = "trial_not_found"
 
-    def __init__(self, session_id: str, name: str, known: list[str]) -> None:
-        lacks = f"session {session_id!r} has no trial {name[:80]!r}"
+    def __init__(self, session_id: str, name: str | None, known: list[str]) -> None:
+        """Without a name, the session has no open trial at all."""
+        lacks = f"session {session_id!r} has no {'open trial' if name is None else f'trial {name[:80]!r}'}"
         has = f"; it has {', '.join(map(repr, known))}" if known else ": it was committed, discarded, or has expired"
-        super().__init__(f"{lacks}{has}", lacks)
+        super().__init__(lacks if name is None else f"{lacks}{has}", lacks)
 
 
 class FailureNotFound(NotFound):
@@ -90,6 +91,7 @@ class FailureNotFound(NotFound):
     def __init__(self, session_id: str, cell: int | None, known: list[int], *, kept: bool) -> None:
         which = "any cell" if cell is None else f"cell {cell}"
         lacks = f"session {session_id!r} keeps no failure of {which}"
+        self.kept = kept
         if known:
             has = f"; it has those of the cells {', '.join(map(str, known))}"
         elif kept:

@@ -109,9 +109,14 @@ class Host:
     path: tuple[str, str]
     entry: Callable[[Command], Entry]
     kind: str = "json"
-    after: str = "Restart it to use ingle there."
+    next_step: str = ""
+    """What the user does after the change. Default: restarting the host."""
     starts_in_project: bool = True
     """Whether the host starts its servers in the user's project folder. Others start them in `/` or the home folder."""
+
+    @property
+    def after(self) -> str:
+        return self.next_step or f"Restart {self.title} to use ingle there."
 
 
 def _claude_desktop(place: Place) -> Path:
@@ -126,7 +131,7 @@ HOSTS = (
         ".mcp.json",
         ("mcpServers", NAME),
         Command.typed_entry,
-        after="Open a new Claude Code session to use ingle there.",
+        next_step="Open a new Claude Code session to use ingle there.",
     ),
     Host(
         "claude-desktop",

@@ -51,6 +51,14 @@ async def _advice(refused: Refused, service: Service) -> str:
     match error:
         case errors.ShellBusy():
             return ""
+        case errors.TrialOpen():
+            decide = refused.call("trial", "action='commit'")
+            text = f"call {decide} to keep what it did, or the same with 'discard'"
+            return f"Nothing was run. {refused.steps(('trial', text), ('', 'use another session'))}"
+        case errors.TrialNotFound():
+            return refused.steps(("trial", f"{refused.call('trial', 'code=…')} runs one"))
+        case errors.FailureNotFound() if not error.kept:
+            return "Failures are kept if the user starts ingle with --keep-failures 3; until then print what you need"
         case errors.Busy():
             return await _after_busy(error, refused, service)
         case errors.NotWaiting():

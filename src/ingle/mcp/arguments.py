@@ -174,7 +174,7 @@ class InspectFailure(Struct, forbid_unknown_fields=True):
     expression: str
     session_id: SessionId = "main"
     cell: Annotated[int | None, Meta(description="Default: the last that failed.")] = None
-    frame: Annotated[int, Meta(description="0: the cell's own.")] = -1
+    frame: Annotated[int, Meta(description="0: the cell's own; -1: where it failed.")] = -1
 
 
 class ListSessions(Struct, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ async def trial(service: Service, given: arguments.Trial, seconds: float) -> Ans
     if name is None:
         open_ones = await service.trials(session)
         if not open_ones:
-            raise errors.TrialNotFound(session, "", [])
+            raise errors.TrialNotFound(session, None, [])
         name = open_ones[0].name
     if given.action == "discard":
         await service.discard(session, name)

@@ -166,7 +166,8 @@ class LocalSession:
             before = await self._snapshots.moment(session, name, seconds)
         except errors.SnapshotNotFound:
             if not kind:
-                session.checkpoints.find(name)  # raises an error that names those there are
+                # Raises an error that names those there are.
+                session.checkpoints.find(name, "no session and no snapshot has this name either")
             raise
         return await session.comparison.diff_from(name, "snapshot", before, seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -130,6 +131,10 @@ def test_the_command_line(server: Server) -> None:
     assert ingle(server, "trial", "main")[1] == "variables changed: x (int)\n"
     assert ingle(server, "discard", "main") == (0, f"{name} is discarded\n", "")
     assert ingle(server, "trial", "main")[1] == "session 'main' has no open trial\n"
+    assert ingle(server, "discard", "main") == (2, "", "ingle: session 'main' has no open trial\n")
+    ingle(server, "trial", "main", "x = 2", "--network", NETWORK)
+    dropped = json.loads(ingle(server, "discard", "main", "--json")[1])
+    assert re.fullmatch(r"trial-\w+", dropped["discarded"])
     ingle(server, "trial", "main", "x = 3", "--network", NETWORK)
     code, out, _ = ingle(server, "commit", "main")
     assert (code, out.endswith("its cell 2 is now one of this session\n")) == (0, True)
@@ -157,7 +162,14 @@ async def test_over_mcp(service: Service) -> None:
     told = await call(tools, "trial", code="x = 2", network=NETWORK)
     assert "variables changed: x (int)" in told
     assert "[next: trial(action='commit'), or 'discard']" in told
+    refused = await call(tools, "python_session", code="x")
+    assert re.fullmatch(
+        r"busy: trial-\w+ is open\. Nothing was run\. Call trial\(action='commit'\) to keep what it did, "
+        r"or the same with 'discard', or use another session",
+        refused,
+    )
     assert "is discarded; session main is as it was." in await call(tools, "trial", action="discard")
+    assert await call(tools, "trial", action="discard") == "session 'main' has no open trial. trial(code=…) runs one"
     await call(tools, "trial", code="x = 3", network=NETWORK)
     assert "is now one of this session." in await call(tools, "trial", action="commit")
     assert "needs code" in await call(tools, "trial")
@@ -167,3 +179,6 @@ async def test_over_mcp(service: Service) -> None:
     told = await call(tools, "inspect_failure", expression="n * x")
     assert re.fullmatch(r"20\n\[cell \d, frame 1: half, line 3; n, rest\]", told)
     assert "NameError" in await call(tools, "inspect_failure", expression="rest", frame=0)
+    await service.create_session("plain")
+    told = await call(tools, "inspect_failure", session_id="plain", expression="x")
+    assert told.startswith("session 'plain' keeps no failure of any cell. Failures are kept if the user starts ingle")

@@ -7,7 +7,7 @@ import click
 from ingle.cli.commands.sessions import laid_out
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.options import Quantity
+from ingle.cli.options import Quantity, VerbGroup
 from ingle.cli.services import LOOK_SECONDS, Choice, Target, find_targets, service_options
 from ingle.errors import Unreachable
 from ingle.quantities import SECONDS
@@ -22,7 +22,7 @@ DRAIN_SECONDS = 300.0
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(epilog="Example: ingle cluster up --nodes 3")
+@click.group(cls=VerbGroup, epilog="Example: ingle cluster up --nodes 3")
 def cluster() -> None:
     """Run sessions on many machines, or try that out on this one.
 

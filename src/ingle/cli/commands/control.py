@@ -119,32 +119,35 @@ def interrupt(session: str, choice: Choice, as_json: bool) -> None:
         echo(f"cell {said['cell']} is {said['status']}")
 
 
-@click.command(epilog="Example: ingle stop main; ingle stop --server --pid 4711")
-@click.argument("session", required=False, shell_complete=complete_sessions)
+@click.command(epilog="Example: ingle stop main; ingle stop a b; ingle stop --server --pid 4711")
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=complete_sessions)
 @service_options
 @click.option("--server", is_flag=True, help="Stop a server and all its sessions; not with --url.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> None:
-    """End a session with everything it started, or a whole server.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document for each session, or for the server.")
+def stop(sessions: tuple[str, ...], choice: Choice, server: bool, as_json: bool) -> None:
+    """End sessions with everything they started, or a whole server.
 
-    `ingle rm` is the same.
+    If one of the sessions does not exist, none is ended. `ingle rm` is the same.
     """
-    if session is None and not server:
+    if not sessions and not server:
         raise click.UsageError("name a session (`ingle ps` lists them), or pass --server to end the whole server")
-    if session is not None and server:
+    if sessions and server:
         raise click.UsageError("a session or --server, not both; --server ends all its sessions")
     with plain_failures():
-        if session is not None:
-            said = find_session(choice, session).ask("DELETE", f"/v1/sessions/{session}")
-            told = f"session {session!r} has ended"
-        else:
+        if server:
             target = _the_server(choice)
             said = _stop_server(target)
-            told = f"the server ({target}) has ended"
+            _tell(said, f"the server ({target}) has ended", as_json)
+        for session, target in {name: find_session(choice, name) for name in sessions}.items():
+            said = target.ask("DELETE", f"/v1/sessions/{session}")
+            _tell(said, f"session {session!r} has ended", as_json)
+
+
+def _tell(said: Any, sentence: str, as_json: bool) -> None:
     if as_json:
         _print(said)
     else:
-        echo(told)
+        echo(sentence)
 
 
 def _the_server(choice: Choice) -> Target:

@@ -10,6 +10,7 @@ import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.options import VerbGroup
 from ingle.cli.services import Choice, find_targets, list_sessions
 from ingle.errors import EnvironmentInUse, Unreachable
 from ingle.settings import data_folder
@@ -33,7 +34,7 @@ file_option = click.option(
 )
 
 
-@click.group(epilog="Example: ingle env create data --python 3.12 numpy pandas scikit-learn")
+@click.group(cls=VerbGroup, epilog="Example: ingle env create data --python 3.12 numpy pandas scikit-learn")
 def env() -> None:
     """Manage environments: interpreters with packages, for sessions that ask for them by name.
 

@@ -124,7 +124,7 @@ def move_servers(host: "Host", planned: "Wrap", yes: bool, dry_run: bool) -> Non
     for name, reason in planned.left.items():
         echo(f"{name} stays where it is: {reason}.")
     if not planned.change.needed:
-        echo(f"{planned.change.file} needs no change; nothing was written.")
+        echo(f"{planned.change.file} has no servers to move; nothing was written.")
         return
     echo(planned.change.diff(), nl=False)
     if planned.moved:

@@ -47,7 +47,7 @@ def gather_values(context: click.Context, option: click.Parameter, given: tuple[
 
 def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
     choices = setting.metadata["choices"]
-    text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
+    text = f"{setting.metadata['help']}  [default: {default_text(setting) or 'empty'}]"
     if choices == OFF_OR_ON:
         # The flag alone means `on`.
         return click.option(

@@ -6,14 +6,14 @@ import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
-from ingle.cli.options import Quantity
+from ingle.cli.options import Quantity, VerbGroup
 from ingle.quantities import BYTES
 from ingle.settings import LEVELS, NETWORKS, data_folder
 
 SIZE_FROM_ONE = Quantity(BYTES, least=1)
 
 
-@click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
+@click.group(cls=VerbGroup, epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
 def token() -> None:
     """Manage tokens for others, who see only their own sessions.
 

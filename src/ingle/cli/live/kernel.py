@@ -4,12 +4,13 @@ import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.options import VerbGroup
 from ingle.settings import data_folder
 
 MISSING = "the kernel needs more packages; install them with `pip install 'ingle[jupyter]'`"
 
 
-@click.group(epilog="Example: ingle kernel install")
+@click.group(cls=VerbGroup, epilog="Example: ingle kernel install")
 def kernel() -> None:
     """Use sessions as kernels of Jupyter, for JupyterLab, VS Code, nbclient and papermill."""
 

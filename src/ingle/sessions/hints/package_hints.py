@@ -118,7 +118,8 @@ class PackageHints:
         if has is None:
             return f"{module} is not installed; it comes with the package {package}: {install}, if the index has it"
         if known:
-            return f"{module} is not installed; the package index has it in {package}: {install}"
+            comes = "" if package == module else f"it comes with the package {package}: "
+            return f"{module} is not installed; {comes}{install}"
         there = f"{module} is not installed; the package index has a package {package}"
         return f"{there}: if that is the one you mean, {install}"
 

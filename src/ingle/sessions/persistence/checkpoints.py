@@ -158,8 +158,11 @@ class Checkpoints:
         """Return whether there is, or was, a checkpoint of this name. Without a name: True."""
         return name is None or name in self._parked or name in self._why_gone
 
-    def find(self, name: str | None) -> Parked:
-        """Return the checkpoint of this name; without a name, the automatic one, or else the newest."""
+    def find(self, name: str | None, why: str | None = None) -> Parked:
+        """Return the checkpoint of this name; without a name, the automatic one, or else the newest.
+
+        `why` is a reason for the error, if no other is known.
+        """
         if name is None:
             if self.auto:
                 name = AUTO
@@ -167,7 +170,7 @@ class Checkpoints:
                 name = next(reversed(self._parked), None)
         if name is None or name not in self._parked:
             raise errors.CheckpointNotFound(
-                self._session_id, name, sorted(self._parked), self._why_gone.get(name or "")
+                self._session_id, name, sorted(self._parked), self._why_gone.get(name or "", why)
             )
         return self._parked[name]
 
