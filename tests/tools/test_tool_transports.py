@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.tools.shapes import NewServer
 from support import sdk_server
 from support.cells import run as run_cell
 from support.cells import value
@@ -107,3 +112,65 @@ async def test_a_server_over_http_that_goes_away_is_named_and_used_again(
     async with asyncio.timeout(20):
         while (await service.execute("s", "tools.web.add(1)")).error is not None:
             await asyncio.sleep(0.1)
+
+
+class StatefulServer(BaseHTTPRequestHandler):
+    """A server of the earlier protocol, which refuses clients that have not introduced themselves to it."""
+
+    known: ClassVar[set[str]] = set()
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        session = self.headers.get("Mcp-Session-Id", "")
+        if message["method"] == "initialize":
+            session = uuid4().hex
+            self.known.add(session)
+            about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+            self.reply(message, {**about, "serverInfo": {"name": "old", "version": "1"}}, session)
+        elif session not in self.known:
+            self.send_error(404 if session else 400)
+        elif "id" not in message:
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif message["method"] == "tools/list":
+            self.reply(message, {"tools": [{"name": "hello", "inputSchema": {"type": "object"}}]}, session)
+        else:
+            self.reply(message, {"content": [{"type": "text", "text": "hello"}]}, session)
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    do_DELETE = do_GET
+
+    def reply(self, message: Any, result: Any, session: str) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        self.send_response(200)
+        for name, text in (("Content-Type", "application/json"), ("Mcp-Session-Id", session)):
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.req("tools.call")
+async def test_a_server_that_has_forgotten_its_clients_is_asked_by_a_new_connection(service: Service) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), StatefulServer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            await service.create_session("s")
+            await service.add_tool_server("s", "old", NewServer(url=f"http://127.0.0.1:{server.server_port}/mcp"))
+            await run_cell(service, "s", "import tools")
+            assert await value(service, "s", "tools.old.hello()") == "'hello'"
+            StatefulServer.known.clear()
+            assert await value(service, "s", "tools.old.hello()") == "'hello'"
+            assert await value(service, "s", "tools.old.hello()") == "'hello'"
+            assert len(StatefulServer.known) == 1
+            await service.end_session("s")
+        finally:
+            server.shutdown()
+            thread.join()

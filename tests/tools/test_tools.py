@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ingle.settings import Settings
 from ingle.tools.shapes import NewServer
 from support.cells import run as run_cell
 from support.cells import value
+from support.processes import command_line
 from support.service import make_settings
 from support.tools import TOOL_SERVER, entry, servers_file
 from support.waiting import until
@@ -374,6 +376,25 @@ async def test_a_server_for_one_session_takes_an_administrator(tools: Service) -
     await tools.remove_tool_server("s", "own")
     with pytest.raises(errors.NotFound):
         await tools.remove_tool_server("s", "own")
+
+
+async def test_a_server_that_is_replaced_or_removed_ends(tools: Service, tmp_path: Path) -> None:
+    def running() -> list[str]:
+        """Return the log files of the running servers."""
+        lines = (command_line(int(pid)).split() for pid in os.listdir("/proc") if pid.isdigit())
+        return [words[-1] for words in lines if TOOL_SERVER in words and words[-1].startswith(str(tmp_path))]
+
+    first, second = (
+        NewServer(command=entry()["command"], args=[TOOL_SERVER, str(tmp_path / each)]) for each in ("a", "b")
+    )
+    await tools.add_tool_server("s", "own", first)
+    assert await value(tools, "s", "tools.own.add(1, 1)") == "{'sum': 2}"
+    assert running() == first.args[1:]
+    await tools.add_tool_server("s", "own", second)
+    assert await value(tools, "s", "tools.own.add(1, 1)") == "{'sum': 2}"
+    assert await until(lambda: running() == second.args[1:], 20)
+    await tools.remove_tool_server("s", "own")
+    assert running() == []
 
 
 async def raised_in(service: Service, session: str, code: str) -> str:

@@ -26,7 +26,7 @@ class LocalTools:
         self._tools.add_server(name, server)
 
     async def remove(self, name: str) -> bool:
-        return self._tools.remove_server(name)
+        return await self._tools.remove_server(name)
 
     async def provide(self, server: str, tools: list[ToolSpec]) -> "LocalFunctions":
         return LocalFunctions(self._tools, server, self._tools.provide(server, tools))

@@ -46,3 +46,8 @@ class Tasks:
     def cancel(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until all of them have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)

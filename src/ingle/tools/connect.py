@@ -25,6 +25,9 @@ HTTP_SECONDS = 30.0
 
 READ_SECONDS = 3600.0
 
+MAX_CHECKED_BYTES = 1024 * 1024
+"""Size of a result up to which it is compared with the tool's schema. A larger one would hold up all sessions."""
+
 
 def process_of(config: NewServer) -> ServerProcess | None:
     """Return the process of a server, not started yet; None for one behind a URL."""
@@ -50,7 +53,7 @@ class Connection:
             return content.of_json(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         data = await self._process.call(tool.name, arguments)
         payload = content.of_json(data)
-        if tool.output_schema is not None:
+        if tool.output_schema is not None and len(data) <= MAX_CHECKED_BYTES:
             try:
                 await self._client.session.validate_tool_result(tool.name, CallToolResult.model_validate_json(data))
             except ValidationError as error:

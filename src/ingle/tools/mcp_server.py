@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import time
 from typing import Any
 
@@ -27,6 +28,9 @@ MAX_TOOLS = 2000
 MAX_PAGES = 100
 MAX_SCHEMA_BYTES = 200_000
 """Size of a tool's schemas. Beyond it the tool takes any arguments."""
+
+SESSION_LOST = re.compile(r"session (has been )?(terminated|not found|expired)", re.IGNORECASE)
+"""Words with which a server behind a URL refuses a client that it does not know: it was started again."""
 
 RESTART_PAUSE_SECONDS = 1.0
 """Time between two starts of a server that cannot be started."""
@@ -51,6 +55,8 @@ class McpServer:
         self._running: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Any] | None = None
         self._closing = asyncio.Event()
+        self._over = asyncio.Event()
+        """The connection of this moment has ended."""
         self._listing: Listing | None = None
         self._failed_at = 0.0
         self._last_words = ""
@@ -76,9 +82,9 @@ class McpServer:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(START_SECONDS):
-                    connection, ended = await self._connect(stack)
+                    connection, self._over = await self._connect(stack)
                 ready.set_result(connection)
-                over = [asyncio.ensure_future(each.wait()) for each in (ended, self._closing)]
+                over = [asyncio.ensure_future(each.wait()) for each in (self._over, self._closing)]
                 try:
                     await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -156,8 +162,11 @@ class McpServer:
         payload: bytes = await self._guarded(lambda connection: connection.call(tool, arguments), seconds)
         return payload
 
-    async def _guarded(self, ask: Any, seconds: float | None) -> Any:
-        """Ask the server, and turn every failure of it into ToolFailed."""
+    async def _guarded(self, ask: Any, seconds: float | None, *, again: bool = True) -> Any:
+        """Ask the server, and turn every failure of it into ToolFailed.
+
+        A server that does not know this client any more has done nothing. It is asked once more, by a new connection.
+        """
         connection = await self._connected()
         running = self._running
         try:
@@ -168,6 +177,10 @@ class McpServer:
         except TimeoutError:
             raise ToolFailed("timeout", f"the server {self.name!r} did not answer within {seconds:g} s") from None
         except Exception as error:  # the edge to a stranger's program: the SDK raises many kinds
+            if again and running is not None and self.config.url is not None and SESSION_LOST.search(str(error)):
+                self._over.set()
+                await asyncio.wait({running})
+                return await self._guarded(ask, seconds, again=False)
             if running is not None and (running.done() or self._ended(error)):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait({running}, timeout=2)

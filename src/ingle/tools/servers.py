@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from ingle.settings import Settings
+from ingle.support.background import Tasks
 from ingle.tools import config
 from ingle.tools.mcp_server import McpServer
 from ingle.tools.shapes import NewServer
@@ -18,6 +19,7 @@ class ToolServers:
         self.settings = settings
         self._configured = config.read_all(home, settings.servers)
         self._running: dict[tuple[str, str], McpServer] = {}
+        self._endings = Tasks()
 
     def configured(self, tenant: str) -> dict[str, NewServer]:
         """Return the servers that a tenant may use. The owner may use all."""
@@ -36,8 +38,14 @@ class ToolServers:
         owner = f"session:{session_key}" if own or server.share == "session" else f"tenant:{tenant}"
         found = self._running.get((owner, name))
         if found is None or (found.config is not server and found.config != server):
+            if found is not None:
+                self._endings.start(found.close())
             found = self._running[owner, name] = McpServer(name, server)
         return found
+
+    async def end_server(self, name: str, session_key: str) -> None:
+        """Stop a server that was named for this session alone."""
+        await self._stop([key for key in self._running if key == (f"session:{session_key}", name)])
 
     async def end_session(self, session_key: str) -> None:
         """Stop the servers that only this session had."""
@@ -45,6 +53,7 @@ class ToolServers:
 
     async def close(self) -> None:
         await self._stop(list(self._running))
+        await self._endings.wait()
 
     async def _stop(self, keys: list[tuple[str, str]]) -> None:
         stopping = [self._running.pop(key) for key in keys]

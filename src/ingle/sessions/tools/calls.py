@@ -97,8 +97,12 @@ class SessionTools:
         """Name a server for this session alone, until the session or this server ends."""
         self._own[name] = config.checked(name, server)
 
-    def remove_server(self, name: str) -> bool:
-        return self._own.pop(name, None) is not None
+    async def remove_server(self, name: str) -> bool:
+        """Remove a server that was named for this session alone, and stop it."""
+        if self._own.pop(name, None) is None:
+            return False
+        await self._servers.end_server(name, self._spec.key)
+        return True
 
     def provide(self, server: str, tools: list[ToolSpec]) -> Provider:
         """Add functions of a client. They stay until `withdraw`."""
