@@ -66,7 +66,8 @@ class Agent(Protocol):
     async def adopt(self, claim: Claim) -> bool:
         """Take a session over from the agent of this claim, which has ended or given it up. Its next call restores it.
 
-        Return False if another agent was faster, or if it has no save.
+        Return False if another agent was faster, or if it has no save. Raise SessionHeldBack if this agent may not have
+        it. Then its claim is released again.
         """
         ...
 

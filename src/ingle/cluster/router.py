@@ -14,11 +14,12 @@ import msgspec
 from ingle import errors
 from ingle.cluster.agents import Agents, ConnectedAgent
 from ingle.cluster.names import agent_of
-from ingle.cluster.placement import by_load
+from ingle.cluster.placement import by_load, fitting
 from ingle.cluster.token import ClusterToken
 from ingle.cluster.wire.link import Link, Target
 from ingle.cluster.wire.surface import Verb
 from ingle.errors import SessionNotFound
+from ingle.snapshots.registry import Row
 from ingle.store.claims import Claim, Claims
 from ingle.store.saves import SessionSaves
 from ingle.store.store import Store
@@ -153,22 +154,31 @@ class Router:
     async def _restored(self, claim: Claim) -> ConnectedAgent:
         """Have the session of an agent that has ended or given it up restored on another one, and return that one.
 
-        Of several gateways that do this at once, one agent gets the next epoch, and all of them find it there.
+        Of several gateways that do this at once, one agent gets the next epoch, and all of them find it there. Each
+        agent is asked once. One that may not have the session releases its claim again.
         """
         name = _name(claim.key)
-        if not await SessionSaves(self._store, claim.key).exist():
+        save = await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
+        if save is None:
             raise errors.SessionLost(name, claim.node)
+        wanted = msgspec.json.decode(save.row, type=Row).made
+        others = [each for each in self._agents.up.values() if each.info.incarnation != claim.agent]
         failure: errors.IngleError | None = None
-        for agent in by_load([each for each in self._agents.up.values() if each.info.incarnation != claim.agent]):
+        for place in by_load(fitting(others, wanted)):
+            agent = self._agents.up.get(place.info.incarnation)
+            if agent is None:
+                continue
             try:
-                await self._agents.up[agent.info.incarnation].agent.adopt(claim)
+                await agent.agent.adopt(claim)
             except errors.IngleError as error:
                 failure = error
-                continue
             newest = await self._claims.newest(claim.key)
-            if newest is None or newest.epoch <= claim.epoch:
+            if newest is not None and newest.epoch > claim.epoch:
+                if not newest.released:
+                    return await self._at(newest)
+                claim = newest
+            elif failure is None:
                 raise errors.SessionLost(name, claim.node)
-            return await self._at(newest)
         raise failure or errors.Unavailable(f"no agent can restore session {name!r} now; start one, or try again")
 
     async def next_epoch(self, key: str) -> int:
@@ -182,6 +192,8 @@ class Router:
             return 1
         try:
             agent = await self._of(claim, SessionNotFound(_name(key)))
+        except (errors.SessionHeldBack, errors.StartFailed):
+            raise errors.SessionExists(_name(key)) from None
         except (errors.SessionLost, SessionNotFound):
             return claim.epoch + 1
         if await agent.agent.has(key):

@@ -102,7 +102,8 @@ class Manager:
             self._data_folder.release()
             raise
         for row in await self._durable.left_behind(self._data_folder.is_dead):
-            await self._take_over(row)
+            with contextlib.suppress(errors.SessionHeldBack):
+                await self._take_over(row)
         await self.takeover.start()
         self.upkeep.start()
 
@@ -339,7 +340,7 @@ class Manager:
         return session
 
     async def _take_over(self, row: Row) -> None:
-        """Take over a session of an earlier server of this place. The next call restores it."""
+        """Take over a session of an earlier server. The next call restores it. Raise SessionHeldBack if it may not."""
         tenant = row.made.tenant
         name, number = row.name, 2
         while (key := key_of(tenant, name)) in self._sessions:
@@ -348,7 +349,7 @@ class Manager:
             grant, notices = await self.grants.grant_again(row.made, key)
         except errors.IngleError as error:
             await self._durable.hold_back(row.uid, key, error)
-            return
+            raise self._durable.names.missing(key) from error
         spec = await self._resolve(row.made, name, key, grant)
         spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)
         session = self._durable_session(spec, self.grants.launcher(grant), row)

@@ -115,11 +115,16 @@ class Takeover:
     async def _try_to_adopt(self, claim: Claim) -> None:
         try:
             await self.adopt(claim)
+        except errors.SessionHeldBack:
+            pass  # the log has the reason
         except errors.IngleError as error:
             logger.warning("session %s was not taken over: %s", claim.key, error.message)
 
     async def adopt(self, claim: Claim) -> bool:
-        """Take over the session of a claim. Return False if another server was faster, or if it has ended."""
+        """Take over the session of a claim. Return False if another server was faster, or if it has ended.
+
+        Raise SessionHeldBack if this server may not have it. Then it is given up again.
+        """
         row = await self._durable.adopt(claim)
         if row is None or self._known(claim.key):
             return False

@@ -1,0 +1,73 @@
+"""Sessions that move between the agents of a cluster, or stay where they are."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ingle import errors
+from ingle.requests import NewSession
+from ingle.service import Service
+from ingle.store.claims import Claims
+from ingle.store.store import open_store
+from support.cluster import AgentProcess, Cluster, cluster_node_of
+from support.waiting import until
+
+
+async def saved(gateway: Service, name: str, cell: int = 1) -> None:
+    """Wait until a cell of a session is saved."""
+    async with asyncio.timeout(20):
+        while (await gateway.get_session(name)).saved_cell != cell:
+            await asyncio.sleep(0.02)
+
+
+async def lose(gateway: Service, agent: AgentProcess) -> None:
+    """Kill an agent, and wait until a gateway has noticed."""
+    agent.kill()
+    up = cluster_node_of(gateway).agents.up
+    assert await until(lambda: agent.info.incarnation not in up)
+
+
+@pytest.mark.req("node.lost")
+async def test_a_session_that_no_agent_may_have_says_why(own_cluster: Cluster) -> None:
+    own_cluster.settings = replace(own_cluster.settings, isolation="none")
+    await own_cluster.grow(1)
+    first = await own_cluster.gateway()
+    await first.create_session("s", durable=True, isolation="none")
+    await first.execute("s", "x = 1")
+    await saved(first, "s")
+    own_cluster.settings = replace(own_cluster.settings, isolation="limits")
+    await own_cluster.grow(2)
+    gateway = await own_cluster.gateway()
+    await lose(gateway, own_cluster.agents[0])
+    for _ in range(2):
+        with pytest.raises(errors.SessionHeldBack, match="isolation 'none' is weaker than 'limits'"):
+            await gateway.execute("s", "x")
+    with pytest.raises(errors.SessionExists):
+        await gateway.create_session("s")
+    store = open_store(str(own_cluster.store))
+    claim = await Claims(store).newest("s")
+    store.close()
+    assert claim is not None
+    assert claim.released
+    assert claim.epoch <= 1 + 3 * 2
+
+
+@pytest.mark.req("node.lost")
+async def test_a_restored_session_keeps_its_labels(own_cluster: Cluster) -> None:
+    await own_cluster.grow(1, "zone=b")
+    await own_cluster.grow(1)
+    await own_cluster.grow(1, "zone=b")
+    gateway = await own_cluster.gateway()
+    info = await gateway.create(NewSession(session_id="s", durable=True, labels={"zone": "b"}))
+    await gateway.execute("s", "x = 1")
+    await saved(gateway, "s")
+    first = next(each for each in own_cluster.agents if each.info.node == info.node)
+    (second,) = (each for each in own_cluster.agents if each.info.labels and each is not first)
+    await lose(gateway, first)
+    assert (await gateway.execute("s", "x")).result == {"text/plain": "1"}
+    assert (await gateway.get_session("s")).node == second.info.node
+    await saved(gateway, "s", 2)
+    await lose(gateway, second)
+    with pytest.raises(errors.StartFailed, match="no agent has the labels zone=b"):
+        await gateway.execute("s", "x")
