@@ -13,6 +13,17 @@ from ingle.store.store import open_store
 from support.cluster import AgentProcess, Cluster, cluster_node_of
 from support.waiting import until
 
+SLOW_TO_SAVE = """
+import time
+
+class Slow:
+    def __reduce__(self):
+        time.sleep(2)
+        return str, ("slow",)
+
+x, slow = 2, Slow()
+"""
+
 
 async def saved(gateway: Service, name: str, cell: int = 1) -> None:
     """Wait until a cell of a session is saved."""
@@ -51,6 +62,23 @@ async def test_a_session_that_no_agent_may_have_says_why(own_cluster: Cluster) -
     assert claim is not None
     assert claim.released
     assert claim.epoch <= 1 + 3 * 2
+
+
+@pytest.mark.req("node.once")
+async def test_a_session_answers_elsewhere_once_its_agent_has_saved_it(own_cluster: Cluster) -> None:
+    await own_cluster.grow(1)
+    await (await own_cluster.gateway()).create_session("s", durable=True)
+    await own_cluster.grow(1)
+    gateway = await own_cluster.gateway()
+    await gateway.execute("s", "x = 1")
+    await saved(gateway, "s")
+    await gateway.execute("s", SLOW_TO_SAVE)
+    stopping = asyncio.ensure_future(own_cluster.agents[0].stop())
+    agents = cluster_node_of(gateway).agents
+    assert await until(lambda: len(agents.up) == 1)
+    assert (await gateway.execute("s", "x")).result == {"text/plain": "2"}
+    assert (await gateway.get_session("s")).node == "n2"
+    await stopping
 
 
 @pytest.mark.req("node.lost")

@@ -48,6 +48,7 @@ class AgentServer:
         self._token = token
         self._links: set[GatewayLink] = set()
         self._server: asyncio.Server | None = None
+        self._stopping = False
 
     async def start(self) -> None:
         """Listen. `info` has the real port then."""
@@ -58,8 +59,9 @@ class AgentServer:
 
     def _accept(self) -> GatewayLink:
         link = GatewayLink(self._token, self.info, self._served, describe(Agent))
-        if len(self._links) >= MAX_CONNECTIONS:
-            asyncio.get_running_loop().call_soon(link.close, "too many connections")
+        if self._stopping or len(self._links) >= MAX_CONNECTIONS:
+            why = "the agent is stopping" if self._stopping else "too many connections"
+            asyncio.get_running_loop().call_soon(link.close, why)
         self._links.add(link)
         link.lost.add_done_callback(lambda _: self._links.discard(link))
         return link
@@ -69,11 +71,15 @@ class AgentServer:
         for link in list(self._links):
             link.close()
 
-    async def stop(self) -> None:
-        """Accept no more, and end all connections."""
+    def refuse(self) -> None:
+        """End all connections, and each that is opened from now on. The port stays in use."""
+        self._stopping = True
+        self.cut()
+
+    def stop(self) -> None:
+        """Listen no more. Gateways take this for the end of all sessions of this agent."""
         if self._server is not None:
             self._server.close()
-        self.cut()
 
 
 @asynccontextmanager
@@ -108,10 +114,12 @@ async def run_agent(
         yield server
     finally:
         if server is not None:
-            await server.stop()
+            server.refuse()
         await served.stop()
         if lease is not None:
             await lease.stop()
+        if server is not None:
+            server.stop()
         store.close()
 
 
