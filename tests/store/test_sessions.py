@@ -127,6 +127,34 @@ async def test_a_session_moves_from_one_server_to_another_without_loss(start: St
         assert await printed(one, "print(x)") == "2\n"
 
 
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_session_does_not_move_while_a_cell_runs(start: Start) -> None:
+    async with start("one") as one:
+        objects = manager_of(one).takeover.shared.store.objects
+        await one.create_session("s", durable=True)
+        write, answer, hung = objects.write, threading.Event(), threading.Event()
+
+        def hang(path: str, data: bytes) -> None:
+            hung.set()
+            answer.wait()
+            write(path, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(objects, "write", hang)
+            try:
+                await printed(one, "x = 1")
+                moving = asyncio.ensure_future(node_of(one).give_up("s"))
+                assert await until(hung.is_set)
+                running = await one.execute("s", "print(input())", wait=0.0)
+            finally:
+                answer.set()
+            with pytest.raises(errors.Busy):
+                await moving
+        await one.input("s", "not ended", wait=10.0)
+        assert (await one.wait("s", running.cell)).stdout == "not ended\n"
+        await node_of(one).give_up("s")
+
+
 async def test_a_name_is_free_again_after_its_session_has_ended(start: Start) -> None:
     async with start("one") as one, start("two") as two:
         await one.create_session("s", durable=True)

@@ -138,13 +138,19 @@ class Takeover:
             raise errors.SessionNotFound(key.rpartition("/")[2])
 
     async def give_up(self, key: str) -> None:
-        """Save a session and end it here, so that another server can take it over. Nothing of it is lost."""
+        """Save a session and end it here, so that another server can take it over. Nothing of it is lost.
+
+        Raise Busy if a cell runs, or is about to.
+        """
         session = self._sessions.get(key)
         if session is None or session.autosave is None or not session.autosave.durable or self._shared is None:
             raise errors.SessionNotFound(key.rpartition("/")[2])
         await session.saves.finish()
+        # Nothing is awaited from here to its end, which would end a cell that begins meanwhile.
+        if not session.turns.free:
+            raise errors.Busy(session.last_cell, 0.0)
         if not session.autosave.current:
-            why = session.autosave.trouble or "a cell is running"
+            why = session.autosave.trouble or "it changes at this moment"
             raise errors.SaveFailed(f"the session cannot move: {why}; retry")
         self._shared.leave(key)
         await asyncio.shield(self._end_soon(session, "it moves to another server", keep=True))
