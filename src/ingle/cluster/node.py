@@ -162,7 +162,7 @@ class ClusterNode:
                     made = await make(agent, msgspec.structs.replace(new, session_id=name), epoch)
                 except FULL:
                     tried.add(incarnation)
-                    if tried >= self.agents.up.keys():
+                    if new.shares is not None or tried >= self.agents.up.keys():
                         raise
                     continue
                 finally:
