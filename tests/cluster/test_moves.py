@@ -99,3 +99,57 @@ async def test_a_restored_session_keeps_its_labels(own_cluster: Cluster) -> None
     await lose(gateway, second)
     with pytest.raises(errors.StartFailed, match="no agent has the labels zone=b"):
         await gateway.execute("s", "x")
+
+
+@pytest.mark.req("node.drain")
+async def test_a_drained_agent_takes_no_session(own_cluster: Cluster) -> None:
+    await own_cluster.grow(2)
+    gateway = await own_cluster.gateway()
+    name = "original"
+    while (await gateway.create_session(name)).node != "n1":
+        await gateway.end_session(name)
+    cell = await gateway.begin(name, "input()")
+    drained = await gateway.drain_machine("n1", seconds=0.0)
+    assert list(drained.stayed) == [name]
+    agent = next(each for each in cluster_node_of(gateway).agents.up.values() if each.info.node == "n1")
+    with pytest.raises(errors.Unavailable, match="drained"):
+        await agent.agent.create(NewSession(session_id="late"), 1)
+    with pytest.raises(errors.Unavailable, match="drained"):
+        await gateway.create_session("sharing", shares=name)
+    await gateway.input(name, "", wait=10.0)
+    assert (await gateway.wait(name, cell)).success
+    assert (await gateway.drain_machine("n1", seconds=20.0)).moved == [name]
+
+
+@pytest.mark.req("node.drain")
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_session_that_no_other_agent_takes_stays(own_cluster: Cluster, durable: bool) -> None:
+    await own_cluster.grow(1, "zone=b")
+    await own_cluster.grow(1)
+    gateway = await own_cluster.gateway()
+    await gateway.create(NewSession(session_id="s", durable=durable, labels={"zone": "b"}))
+    await gateway.execute("s", "x = 1")
+    drained = await gateway.drain_machine("n1", seconds=20.0)
+    assert drained.moved == []
+    assert "no agent has the labels zone=b" in drained.stayed["s"]
+    assert (await gateway.execute("s", "x")).result == {"text/plain": "1"}
+    assert (await gateway.get_session("s")).node == "n1"
+    assert await gateway.list_snapshots() == []
+
+
+@pytest.mark.req("node.drain")
+async def test_a_session_that_moves_is_made_as_it_was(own_cluster: Cluster) -> None:
+    await own_cluster.grow(1)
+    await (await own_cluster.gateway()).create_session("s", env={"A": "b"}, checkpoints="auto", keep_failures=2)
+    await own_cluster.grow(1)
+    gateway = await own_cluster.gateway()
+    before = await gateway.get_session("s")
+    await gateway.execute("s", "x = 1")
+    assert (await gateway.drain_machine("n1", seconds=20.0)).moved == ["s"]
+    after = await gateway.get_session("s")
+    assert after.node == "n2"
+    assert after.idle_timeout == before.idle_timeout
+    result = await gateway.execute("s", "import os; x, os.environ['A']")
+    assert result.result == {"text/plain": "(1, 'b')"}
+    assert await gateway.checkpoints("s") != []
+    assert await gateway.list_snapshots() == []

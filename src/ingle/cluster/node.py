@@ -19,6 +19,7 @@ from ingle.cluster.agents import Agents, ConnectedAgent
 from ingle.cluster.directory import Directory
 from ingle.cluster.fence.takeover import Takeover
 from ingle.cluster.names import make_name
+from ingle.cluster.offer import LeftSession
 from ingle.cluster.parts.drain import Drain
 from ingle.cluster.parts.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.parts.keys import ClusterKeys
@@ -82,7 +83,8 @@ class ClusterNode:
         self.grants = ClusterGrants(self.agents)
         self.environments = ClusterEnvironments(self.agents)
         self.tools = ToolServers(settings, home)
-        self.machines = ClusterMachines(directory, self.agents, Drain(self.agents, self._router, self._arrive))
+        drain = Drain(self.agents, self._router, self.snapshots, self._arrive)
+        self.machines = ClusterMachines(directory, self.agents, drain)
 
     async def start(self) -> None:
         """Connect to the agents, and wait for a first one."""
@@ -130,30 +132,34 @@ class ClusterNode:
                 if without >= self.agents.up.keys():
                     raise
 
-    async def _arrive(self, new: NewSession, left: str, snapshot: str) -> Restored:
-        """Load a session that has left the agent `left` on another one, which takes the name over."""
-        epoch = await self._router.next_epoch(session_key(new.tenant, new.session_id or ""))
+    async def _arrive(self, left: LeftSession, incarnation: str) -> Restored:
+        """Load a session that has left an agent on another one, which takes the name over."""
 
         async def load(agent: ConnectedAgent, named: NewSession, epoch: int | None) -> Restored:
-            return await agent.agent.load(named, epoch, snapshot, None, trust=False, rerun=False)
+            return await agent.agent.load(named, epoch, left.snapshot, None, trust=False, rerun=False)
 
-        return await self._place(new, load, {left}, epoch)
+        return await self._place(left.made, load, {incarnation}, self._router.next_epoch)
 
     async def _place(
         self,
         new: NewSession,
         make: Callable[[ConnectedAgent, NewSession, int | None], Awaitable[T]],
         without: "set[str] | frozenset[str]" = frozenset(),
-        epoch: int | None = None,
+        epoch_of: Callable[[str], Awaitable[int]] | None = None,
     ) -> T:
-        """Make a session on an agent that fits. An agent that refuses is left out, and the others are asked."""
+        """Make a session on an agent that fits. An agent that refuses is left out, and the others are asked.
+
+        `epoch_of` returns the epoch to claim a name with. Default: it must be free.
+        """
         if new.session_id is not None:
             check_name(new.session_id)
         tried = set(without)
         async with self._creates.slot(new.tenant, WAIT_SECONDS):
-            if new.session_id is not None and epoch is None:
-                epoch = await self._router.free_epoch(session_key(new.tenant, new.session_id))
             while True:
+                epoch = None
+                if new.session_id is not None:
+                    # An agent that has refused may have taken the epoch before.
+                    epoch = await (epoch_of or self._router.free_epoch)(session_key(new.tenant, new.session_id))
                 agent = await self._agent_for(new, tried)
                 incarnation = agent.info.incarnation
                 name = new.session_id or make_name(self._token, new.tenant, incarnation)

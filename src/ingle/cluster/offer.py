@@ -29,6 +29,15 @@ class AgentStatus(Struct, frozen=True):
     """It takes no more sessions."""
 
 
+class LeftSession(Struct, frozen=True):
+    """A session that has left its agent."""
+
+    snapshot: str
+    """Name of the snapshot that has its state."""
+    made: NewSession
+    """Request for a session like it. It gets a folder of its own on its new machine."""
+
+
 class Agent(Protocol):
     """One machine of a cluster.
 
@@ -75,10 +84,10 @@ class Agent(Protocol):
         """Take no more sessions, and return the keys of those that are here."""
         ...
 
-    async def leave(self, key: str, seconds: float) -> str | None:
+    async def leave(self, key: str, seconds: float) -> LeftSession | None:
         """Save a session once its cell has ended, for at most `seconds`, and end it here.
 
-        Return the name of the snapshot that another agent has to load; None if the session is durable, so that any
-        agent can adopt it. Raise Busy if the cell still runs.
+        Return what another agent has to load. Return None if the session is durable, so that any agent can adopt it.
+        If no other one does, this agent takes the session back. Raise Busy if the cell still runs.
         """
         ...

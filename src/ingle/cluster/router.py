@@ -181,6 +181,10 @@ class Router:
                 raise errors.SessionLost(name, claim.node)
         raise failure or errors.Unavailable(f"no agent can restore session {name!r} now; start one, or try again")
 
+    async def claim(self, key: str) -> Claim | None:
+        """Return the newest claim on a session."""
+        return await self._claims.newest(key)
+
     async def next_epoch(self, key: str) -> int:
         """Return the epoch after the newest one, for a session that its agent has given up."""
         return await self._claims.epoch(key) + 1

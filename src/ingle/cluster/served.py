@@ -7,8 +7,10 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+
 from ingle import errors
-from ingle.cluster.offer import AgentStatus
+from ingle.cluster.offer import AgentStatus, LeftSession
 from ingle.events import Restored, SessionInfo
 from ingle.isolation.limits.usage_samples import machine_memory
 from ingle.nodes.local import LocalNode
@@ -49,7 +51,12 @@ class ServedNode:
         self.node.tasks.shell.id_suffix = f"-{incarnation}"
         self._held: dict[str, Claim] = {}
         self._making: set[str] = set()
+        self._none_made = asyncio.Event()
+        """Set while no session is being made."""
+        self._none_made.set()
         self._moving: set[str] = set()
+        self._left: set[str] = set()
+        """Keys and snapshots of sessions that have left, and may come back if no other agent takes them."""
         self._adopting: dict[str, asyncio.Task[bool]] = {}
         self._draining = False
         self._chores: list[asyncio.Task[None]] = []
@@ -105,7 +112,7 @@ class ServedNode:
     async def load(
         self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
     ) -> Restored:
-        async with self._claimed(new.tenant, [(_name_of(new), epoch)]):
+        async with self._claimed(new.tenant, [(_name_of(new), epoch)], back=source in self._left):
             return await self.node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
     async def has(self, key: str) -> bool:
@@ -117,13 +124,21 @@ class ServedNode:
         return False
 
     @contextlib.asynccontextmanager
-    async def _claimed(self, tenant: str, wanted: list[tuple[str, int | None]]) -> AsyncIterator[None]:
-        """Take the claims on names while their sessions are made. Release them all if that fails."""
+    async def _claimed(
+        self, tenant: str, wanted: list[tuple[str, int | None]], *, back: bool = False
+    ) -> AsyncIterator[None]:
+        """Take the claims on names while their sessions are made. Release them all if that fails.
+
+        A session comes `back` to a machine that is drained if no other one takes it.
+        """
+        if not back:
+            self._check_open()
         keys = [session_key(tenant, name) for name, _ in wanted]
         for key, (name, _) in zip(keys, wanted, strict=True):
             if key in self._making:
                 raise errors.SessionExists(name)
         self._making.update(keys)
+        self._none_made.clear()
         taken: list[Claim] = []
         try:
             for key, (name, epoch) in zip(keys, wanted, strict=True):
@@ -137,6 +152,8 @@ class ServedNode:
             raise
         finally:
             self._making.difference_update(keys)
+            if not self._making:
+                self._none_made.set()
 
     async def _take(self, key: str, name: str, epoch: int) -> Claim:
         claim = await self.store.take(key, epoch)
@@ -161,7 +178,13 @@ class ServedNode:
 
     # --- moving sessions ---
 
+    def _check_open(self) -> None:
+        if self._draining:
+            raise errors.Unavailable("this machine is drained and takes no session; retry on another one")
+
     async def adopt(self, claim: Claim) -> bool:
+        if claim.key not in self._left:
+            self._check_open()
         adopting = self._adopting.get(claim.key)
         if adopting is None:
             adopting = self._adopting[claim.key] = asyncio.get_running_loop().create_task(self._adopt(claim))
@@ -176,22 +199,29 @@ class ServedNode:
 
     async def drain(self) -> list[str]:
         self._draining = True
+        await self._none_made.wait()
+        if self._adopting:
+            await asyncio.wait(self._adopting.values())
         return [each.key for each in self.node.manager.everyone()]
 
-    async def leave(self, key: str, seconds: float) -> str | None:
+    async def leave(self, key: str, seconds: float) -> LeftSession | None:
         session = self.node.manager.get(key)
         loop = asyncio.get_running_loop()
         began = loop.time()
         name = f"moved-{secrets.token_hex(8)}"
         saved = -1
-        while session.running is not None or saved != session.last_cell:
+        # The result of a one-off is with its session, which ends when the result was read.
+        while session.spec.one_off or not session.turns.free or saved != session.last_cell:
             if loop.time() - began > seconds:
                 raise errors.Busy(session.last_cell, seconds)
-            if session.running is not None:
+            self.node.manager.get(key)  # raises an error if it has ended
+            if session.spec.one_off or not session.turns.free:
                 await asyncio.sleep(IDLE_STEP_SECONDS)
             elif self._is_durable(key):
-                await self.node.manager.takeover.give_up(key)
-                return None
+                with contextlib.suppress(errors.Busy):
+                    await self.node.manager.takeover.give_up(key)
+                    self._left.add(key)
+                    return None
             else:
                 saved = session.last_cell
                 await self.node.session(key).save(name, None)
@@ -200,7 +230,10 @@ class ServedNode:
         self._moving.add(key)
         loop.call_later(MOVE_SECONDS, self._moving.discard, key)
         await asyncio.shield(self.node.manager.end_soon(session, "it moves to another machine"))
-        return name
+        self._left.add(name)
+        grant, made = session.spec.grant, session.spec.made
+        again = {"session_id": session.id, "isolation": grant.isolation}
+        return LeftSession(name, msgspec.structs.replace(made, **again, cwd=None, own_folder=True, shares=None))
 
     # --- load ---
 

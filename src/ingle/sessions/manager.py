@@ -219,6 +219,7 @@ class Manager:
             grant,
             auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             keep_failures=self.settings.keep_failures if wanted.keep_failures is None else wanted.keep_failures,
+            made=wanted,
             home=home,
         )
 

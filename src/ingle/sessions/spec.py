@@ -8,6 +8,7 @@ import msgspec
 
 from ingle import errors
 from ingle.isolation.policy import NO_GRANT, Grant
+from ingle.requests import NewSession
 from ingle.sessions.forks.values import SavedState, way
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.process.session_folders import SessionFolders
@@ -43,6 +44,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
     """Whether it runs a cell that may be discarded."""
     parent: str = ""
     """Name of the session that it was forked from; empty without one."""
+    made: NewSession = NewSession()
+    """The request that it was made for. A fork has that of its original."""
     home: str = ""
     """Path at which the session's code sees its workspace too; empty without one."""
 

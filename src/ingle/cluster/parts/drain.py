@@ -1,30 +1,32 @@
 """Drain of one machine: its sessions are saved, and go on elsewhere. A session whose cell goes on too long stays."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from ingle import errors
 from ingle.capacity import Drained
 from ingle.cluster.agents import Agents, ConnectedAgent
+from ingle.cluster.offer import LeftSession
+from ingle.cluster.parts.everywhere import ClusterSnapshots
 from ingle.cluster.router import Router
-from ingle.events import SessionInfo
-from ingle.requests import NewSession
 from ingle.sessions.spec import tenant_of
 
 AT_ONCE = 8
 """Sessions that move at a time."""
 
 
-Arrive = Callable[[NewSession, str, str], Awaitable[object]]
+Arrive = Callable[[LeftSession, str], Awaitable[object]]
 
 
 class Drain:
     """Moves the sessions of one agent."""
 
-    def __init__(self, agents: Agents, router: Router, arrive: Arrive) -> None:
-        """`arrive` loads the snapshot of a session that has left an agent on another one."""
+    def __init__(self, agents: Agents, router: Router, snapshots: ClusterSnapshots, arrive: Arrive) -> None:
+        """`arrive` loads a session that has left an agent on another one."""
         self._agents = agents
         self._router = router
+        self._snapshots = snapshots
         self._arrive = arrive
 
     async def run(self, node: str, seconds: float) -> Drained:
@@ -54,25 +56,41 @@ class Drain:
         return drained
 
     async def _move(self, agent: ConnectedAgent, key: str, seconds: float) -> None:
-        info = await agent.agent.node.session(key).info()
-        snapshot = await agent.agent.leave(key, seconds)
+        left = await agent.agent.leave(key, seconds)
         self._router.forget(key)
-        if snapshot is None:
-            await self._router.find(key)
+        if left is None:
+            await self._adopted(agent, key)
             return
-        await self._arrive(_again(info, tenant_of(key)), agent.info.incarnation, snapshot)
-        await self._agents.up[agent.info.incarnation].agent.node.snapshots.delete(tenant_of(key), snapshot)
+        failure: errors.IngleError | None = None
+        try:
+            await self._arrive(left, agent.info.incarnation)
+        except errors.IngleError as error:
+            failure = error
+            await self._return(agent, key, left)
+        with contextlib.suppress(errors.IngleError):
+            await self._snapshots.delete(tenant_of(key), left.snapshot)
+        if failure is not None:
+            raise failure
 
+    async def _adopted(self, agent: ConnectedAgent, key: str) -> None:
+        """Have another agent adopt a durable session; the one that it left, if no other does."""
+        try:
+            await self._router.find(key)
+        except errors.IngleError:
+            claim = await self._router.claim(key)
+            if claim is not None and claim.released:
+                await self._now(agent).agent.adopt(claim)
+            raise
 
-def _again(info: SessionInfo, tenant: str) -> NewSession:
-    """Return the request for a session like this one. It gets a folder of its own on its new machine."""
-    return NewSession(
-        session_id=info.session_id,
-        tenant=tenant,
-        environment=info.environment,
-        idle_timeout=info.idle_timeout,
-        isolation=info.isolation,
-        network=info.network,
-        own_folder=True,
-        limits=info.limits,
-    )
+    async def _return(self, agent: ConnectedAgent, key: str, left: LeftSession) -> None:
+        """Load a session that no other agent takes where it was."""
+        try:
+            epoch = await self._router.next_epoch(key)
+            await self._now(agent).agent.load(left.made, epoch, left.snapshot, None, trust=False, rerun=False)
+        except errors.IngleError as error:
+            why = f"it has ended and its snapshot {left.snapshot!r} stays, since no agent takes it"
+            raise errors.Unavailable(f"{why}: {error.message}") from error
+
+    def _now(self, agent: ConnectedAgent) -> ConnectedAgent:
+        """Return an agent by the link that is open now."""
+        return self._agents.up.get(agent.info.incarnation, agent)

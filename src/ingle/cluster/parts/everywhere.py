@@ -104,7 +104,16 @@ class ClusterSnapshots:
         return await self._place(new, source, start, trust, rerun)
 
     async def delete(self, tenant: str, name: str) -> None:
-        await self._first(name, lambda node: node.snapshots.delete(tenant, name))
+        """Delete a snapshot on all agents: each one that has loaded or listed it has a copy."""
+
+        async def delete(node: Node) -> bool:
+            with contextlib.suppress(errors.SnapshotNotFound):
+                await node.snapshots.delete(tenant, name)
+                return True
+            return False
+
+        if not any(await on_all(self._agents, delete)):
+            raise errors.SnapshotNotFound(name)
 
     async def open(self, tenant: str, name: str) -> OpenFile:
         return await self._first(name, lambda node: node.snapshots.open(tenant, name))
