@@ -82,6 +82,8 @@ def test_inputs_that_are_many_are_sent_in_several_requests(client: Client, monke
 
 
 def test_an_input_that_is_no_json_is_named(client: Client) -> None:
+    with pytest.raises(errors.InvalidRequest, match="the code is not a text"):
+        client.map(lambda item: item, [1])  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidRequest, match="input 1 cannot be sent as JSON"):
         list(client.map("item", [1, object()]))
 

@@ -88,7 +88,9 @@ def test_the_client(server: Server) -> None:
         result = session.trial("x = 2", network=NETWORK)
         assert result.trial is not None
         assert [each.name for each in session.trials()] == [result.trial.name]
-        session.discard(result.trial.name)
+        session.discard()
+        with pytest.raises(errors.TrialNotFound, match="session 'main' has no open trial"):
+            session.commit()
         result = session.trial("x = 3", network=NETWORK)
         assert result.trial is not None
         assert session.commit(result.trial.name).cell == 2
@@ -110,7 +112,7 @@ async def test_the_client_of_an_event_loop(server: Server) -> None:
     async with AsyncClient(server.url, server.token) as client, client.session(keep_failures=1) as session:
         result = await session.trial("x = 1", network=NETWORK)
         assert result.trial is not None
-        await session.commit(result.trial.name)
+        await session.commit()
         await session.run("1 / (x - 1)")
         assert (await session.inspect_failure("x")).value == "1"
 

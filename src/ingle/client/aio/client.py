@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ingle import errors
 from ingle.client.address import Folder, snapshot_path
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.io import ItemResults, aclosing
@@ -175,6 +176,8 @@ class AsyncClient(AsyncShell):
         each item. Each starts in a folder of its own, or all of them in `cwd`. Closing the generator, or leaving it by
         an exception, ends the items that run.
         """
+        if not isinstance(code, str):
+            raise errors.InvalidRequest("the code is not a text; pass the source of what to run for each `item`")
         options = {
             "concurrency": concurrency,
             "limits": limits,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ingle import errors
 from ingle.client.address import file_path
 from ingle.client.aio.attached import POLL_SECONDS, AsyncAttached
 from ingle.client.decode import read
@@ -40,13 +41,21 @@ class AsyncTrials(AsyncAttached):
         said = await self._connection.request("GET", self._path + "/trials", wait=POLL_SECONDS, repeatable=True)
         return read(said, TrialList).trials
 
-    async def commit(self, trial: str) -> Committed:
-        """Make a trial the session. Nothing runs again."""
-        return read(await self._copy_request(f"/trials/{file_path(trial)}/commit", {}), Committed)
+    async def commit(self, trial: str | None = None) -> Committed:
+        """Make a trial the session. Nothing runs again. Default: the open one."""
+        name = await self._open_trial() if trial is None else trial
+        return read(await self._copy_request(f"/trials/{file_path(name)}/commit", {}), Committed)
 
-    async def discard(self, trial: str) -> None:
-        """Drop a trial."""
-        await self._copy_request(f"/trials/{file_path(trial)}/discard", {})
+    async def discard(self, trial: str | None = None) -> None:
+        """Drop a trial. Default: the open one."""
+        name = await self._open_trial() if trial is None else trial
+        await self._copy_request(f"/trials/{file_path(name)}/discard", {})
+
+    async def _open_trial(self) -> str:
+        """Return the name of the open trial."""
+        for each in await self.trials():
+            return each.name
+        raise errors.TrialNotFound(self.name, None, [])
 
     async def try_cells(
         self,

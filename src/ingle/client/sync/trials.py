@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ingle import errors
 from ingle.client.address import file_path
 from ingle.client.decode import read
 from ingle.client.results import Result
@@ -41,13 +42,21 @@ class Trials(Attached):
         said = self._connection.request("GET", self._path + "/trials", wait=POLL_SECONDS, repeatable=True)
         return read(said, TrialList).trials
 
-    def commit(self, trial: str) -> Committed:
-        """Make a trial the session. Nothing runs again."""
-        return read(self._copy_request(f"/trials/{file_path(trial)}/commit", {}), Committed)
+    def commit(self, trial: str | None = None) -> Committed:
+        """Make a trial the session. Nothing runs again. Default: the open one."""
+        name = self._open_trial() if trial is None else trial
+        return read(self._copy_request(f"/trials/{file_path(name)}/commit", {}), Committed)
 
-    def discard(self, trial: str) -> None:
-        """Drop a trial."""
-        self._copy_request(f"/trials/{file_path(trial)}/discard", {})
+    def discard(self, trial: str | None = None) -> None:
+        """Drop a trial. Default: the open one."""
+        name = self._open_trial() if trial is None else trial
+        self._copy_request(f"/trials/{file_path(name)}/discard", {})
+
+    def _open_trial(self) -> str:
+        """Return the name of the open trial."""
+        for each in self.trials():
+            return each.name
+        raise errors.TrialNotFound(self.name, None, [])
 
     def try_cells(
         self,
