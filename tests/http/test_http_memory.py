@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from support.server import Server, problem
 from support.waiting import wait_until
@@ -175,3 +176,21 @@ def test_a_request_over_mcp_is_counted_before_it_is_decoded(server: Server) -> N
     assert "more than 100000 elements" in refused.json()["error"]["message"]
     assert taken.at_most < 100 * MIB
     assert post(b"{}").status_code == 200
+
+
+@pytest.mark.req("compat.jupyter")
+def test_output_for_a_client_of_jupyter_that_stops_reading_stays_in_the_timeline(server: Server) -> None:
+    kernel = server.client.post("/api/kernels", json={}).json()["id"]
+    (session,) = [each["session_name"] for each in server.client.get("/api/kernels").json() if each["id"] == kernel]
+    code = "for number in range(500): print(str(number) * 50_000)"
+    header = {"msg_id": "1", "msg_type": "execute_request", "username": "u", "session": "s", "version": "5.3"}
+    request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": {"code": code}}
+    url = server.url.replace("http", "ws") + f"/api/kernels/{kernel}/channels"
+    taken = Taken(server)
+    # The client takes a few messages by itself, and no more until it reads.
+    with connect(url, additional_headers={"Authorization": f"token {server.token}"}, max_size=None) as client:
+        client.send(json.dumps(request))
+        cells = f"/v1/sessions/{session}/cells"
+        assert wait_until(lambda: [each["status"] for each in server.client.get(cells).json()["cells"]] == ["ok"], 60)
+        assert taken.at_most < 40 * MIB
+    server.client.delete(f"/v1/sessions/{session}")

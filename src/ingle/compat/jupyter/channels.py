@@ -219,11 +219,18 @@ class Channels:
         if not request.code.strip():
             count = (await self._service.get_session(self._session_id)).execution_count
             return {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}
-        cell = await self._begin(header, request.code)
+        cell, inbox = await self._begin(header, request.code)
+        try:
+            return await self._show_cell(cell, inbox, request)
+        finally:
+            inbox.leave()
+
+    async def _show_cell(self, cell: int, inbox: Inbox, request: ExecuteRequest) -> dict[str, Any]:
+        header = inbox.header
         if not request.silent:
             await self._publish("execute_input", {"code": request.code, "execution_count": cell}, header)
         refused_input = False
-        async for event in without_prompts(self._cells[cell]):
+        async for event in without_prompts(inbox):
             if isinstance(event, InputWanted):
                 if request.allow_stdin:
                     asked = {"prompt": event.prompt, "password": event.secret}
@@ -245,14 +252,15 @@ class Channels:
         died = jupyter.error(jupyter.DIED, "the session was ended", "")
         return {"status": "error", "execution_count": cell, **died}
 
-    async def _begin(self, header: dict[str, Any], code: str) -> int:
+    async def _begin(self, header: dict[str, Any], code: str) -> tuple[int, Inbox]:
+        """Begin a cell. Return its number and where its events come."""
         self._settled.clear()
         try:
             cell = await self._service.begin_cell(self._session_id, NewCell(code, queue=True))
-            self._cells[cell] = Inbox(header)
+            inbox = self._cells[cell] = Inbox(header)
             if len(self._cells) > MAX_CELLS:
                 del self._cells[next(iter(self._cells))]
-            return cell
+            return cell, inbox
         finally:
             self._settled.set()
 
@@ -260,13 +268,16 @@ class Channels:
         """Return the values of expressions that a client wants with its reply. Each is a cell that shows nothing."""
         found = {}
         for name, code in list(expressions.items())[:MAX_EXPRESSIONS]:
-            cell = await self._begin(header, code)
-            async for event in self._cells[cell]:
-                if isinstance(event, InputWanted):
-                    await self._service.interrupt(self._session_id, wait=0.0)
-                elif isinstance(event, Done):
-                    found[name] = jupyter.user_expression(event.result)
-                    break
+            _, inbox = await self._begin(header, code)
+            try:
+                async for event in inbox:
+                    if isinstance(event, InputWanted):
+                        await self._service.interrupt(self._session_id, wait=0.0)
+                    elif isinstance(event, Done):
+                        found[name] = jupyter.user_expression(event.result)
+                        break
+            finally:
+                inbox.leave()
         return found
 
     async def _show(self, event: AnyEvent, parent: dict[str, Any]) -> None:
@@ -316,8 +327,8 @@ class Channels:
         elif own.over:
             await self._show(event, own.header)
         else:
-            own.over = isinstance(event, Done)
-            own.put(event)
+            await own.put(event)
+            own.over = own.over or isinstance(event, Done)
 
     async def _show_other(self, cell: int, event: AnyEvent) -> None:
         parent = self._other_header(cell)
