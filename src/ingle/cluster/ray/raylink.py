@@ -112,7 +112,8 @@ class Link:
             key.removeprefix(AGENT_KEY): DRAINING_KEY + json.loads(value)["info"]["node"] in draining
             for key, value in self._values(AGENT_KEY).items()
         }
-        names = [each["name"] for each in self._ray.util.list_named_actors(all_namespaces=True)]
+        actors = self._ray.util.list_named_actors(all_namespaces=True)
+        names = [each["name"] for each in actors if each["namespace"] == NAMESPACE]
         slots = sorted((name for name in names if name.startswith(SLOT.format(""))), key=lambda name: (len(name), name))
         slots.reverse()
         order = sorted(slots, key=lambda slot: {None: 0, True: 1, False: 2}[places.get(slot)])
