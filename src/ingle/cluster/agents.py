@@ -5,6 +5,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ingle import errors
 from ingle.cluster.directory import AgentInfo, Directory
@@ -12,6 +13,7 @@ from ingle.cluster.offer import Agent, AgentStatus
 from ingle.cluster.remote import remote_agent
 from ingle.cluster.token import ClusterToken
 from ingle.cluster.wire.link import Link
+from ingle.support.background import run_forever
 
 RECONNECT_SECONDS = 0.25
 """Pause before a link is opened again; it doubles up to the next."""
@@ -64,7 +66,8 @@ class Agents:
         loop = asyncio.get_running_loop()
         for name, info in known.items():
             if name not in self._following:
-                self._following[name] = loop.create_task(self._follow(info))
+                following = run_forever(f"following the agent {name}", partial(self._follow, info))
+                self._following[name] = loop.create_task(following)
 
     async def _follow(self, info: AgentInfo) -> None:
         """Keep a link to the agent at an address, whichever run of it is there."""

@@ -17,6 +17,8 @@ from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.nodes import Node, OpenFile
 from ingle.requests import Bounds, NewSession
 
+NO_AGENT = "no agent of the cluster is in reach; start one, or try again"
+
 T = TypeVar("T")
 
 Load = Callable[[NewSession, str, str | None, bool, bool], Awaitable[Restored]]
@@ -26,7 +28,7 @@ async def on_all(agents: Agents, work: Callable[[Node], Awaitable[T]]) -> list[T
     """Return the answers of all agents. Raise the first error once all have answered."""
     nodes = [each.agent.node for each in agents.up.values()]
     if not nodes:
-        raise errors.Unavailable("no agent of the cluster is in reach; start one, or try again")
+        raise errors.Unavailable(NO_AGENT)
     answers = await asyncio.gather(*(work(each) for each in nodes), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -119,6 +121,8 @@ class ClusterSnapshots:
         return await self._first(name, lambda node: node.snapshots.open(tenant, name))
 
     async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes], limit: int) -> SnapshotInfo:
+        if not self._agents.up:
+            raise errors.Unavailable(NO_AGENT)
         node = self._agents.up[home_of(self._agents.up, tenant)].agent.node
         return await node.snapshots.write(tenant, name, chunks, limit)
 
