@@ -13,7 +13,10 @@ import pytest
 
 from ingle import errors
 from ingle.service import Service
+from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.settings import Settings
+from ingle.store.claims import Claim
+from ingle.store.store import Store
 from support.internals import manager_of, node_of, session_of
 from support.object_store import credentials
 from support.service import make_settings
@@ -108,6 +111,32 @@ async def test_a_server_that_runs_takes_over_from_one_that_is_silent(start: Star
         assert await printed(two, "print(x)") == "2\n"
 
 
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_server_renews_its_lease_while_it_starts(start: Start, store: Store) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: SharedSessions, known: object) -> list[Claim]:
+        begun.set()
+        await go_on.wait()
+        return []
+
+    async def run() -> None:
+        async with start("one", store_takeover=1.0):
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedSessions, "abandoned", slow)
+        running = asyncio.ensure_future(run())
+        await begun.wait()
+        seen = set()
+        async with asyncio.timeout(20):
+            while len(seen) < 3:
+                seen |= {each.version for each in await store.list("leases/")}
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await running
+
+
 async def test_exactly_one_of_two_servers_that_race_gets_the_session(start: Start) -> None:
     async with start("one") as one, start("two") as two, start("three") as three:
         await race(10, one, two, three)
@@ -186,6 +215,23 @@ async def test_a_cleared_session_comes_back_cleared(start: Start) -> None:
         await one.clear_session("s")
     async with start("two") as two:
         assert await printed(two, "print('x' in globals())") == "False\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_save_that_cannot_be_read_stops_no_server(start: Start, url: str) -> None:
+    async with start("one") as one:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+    for path in (Path(url) / "saves").rglob("*.*"):
+        path.write_bytes(b"damaged")
+    async with start("two") as two:
+        assert await two.list_sessions() == []
+        with pytest.raises(errors.SnapshotDamaged):
+            await node_of(two).adopt("s")
+        await two.create_session("other", durable=True)
+    async with start("one") as one:
+        assert await printed(one, "print(x)") == "1\n"
 
 
 # --- named snapshots ---------------------------------------------------------------------------------------
@@ -292,6 +338,28 @@ async def test_a_store_that_fails_is_named_and_the_session_goes_on(start: Start,
         await saved(one, 3)
     async with start("two") as two:
         assert await printed(two, "print(x)") == "2\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_an_ended_session_does_not_come_back_in_place_of_a_new_one(start: Start) -> None:
+    async with start("one", store_takeover=1000.0) as one:
+        objects = manager_of(one).takeover.shared.store.objects
+        await one.create_session("s", durable=True)
+        for number in range(1, 5):
+            await printed(one, "x = 'old'")
+            await saved(one, number)
+
+        def fail(path: str) -> None:
+            raise PermissionError("not now")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(objects, "delete", fail)
+            await one.end_session("s")
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 'new'")
+        await saved(one, 1)
+    async with start("two") as two:
+        assert await printed(two, "print(x)") == "new\n"
 
 
 @pytest.mark.parametrize("url", ["folder"], indirect=True)

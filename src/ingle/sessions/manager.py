@@ -99,6 +99,7 @@ class Manager:
             await self.takeover.open()
             await self.grants.start()
         except errors.IngleError:
+            await self.takeover.stop()
             self._data_folder.release()
             raise
         for row in await self._durable.left_behind(self._data_folder.is_dead):

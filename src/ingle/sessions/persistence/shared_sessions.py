@@ -97,6 +97,10 @@ class SharedSessions:
     async def claim(self, row: Row) -> StoredSession:
         """Claim the name of a new session. Raise SessionExists if another server has it, or has left a save of it."""
         key = key_of(row.made.tenant, row.name)
+        ended = self._own.get(key)
+        if ended is not None and ended.closed is not None:
+            # The store failed at its end. Below its claim, its saves would be newer than those of the new session.
+            await ended.end(keep=ended.closed)
         newest = await self.shared.claims.newest(key)
         if newest is not None and newest.agent == self._server and not newest.released:
             claim: Claim | None = newest  # a gateway has taken it for this server
@@ -194,7 +198,13 @@ class SharedSessions:
 
     async def adopt(self, before: Claim) -> StoredSession | None:
         """Take a session over from the server that had it. Return None if another was faster, or if it has ended."""
-        if not await SessionSaves(self.shared.store, before.key).exist():
+        try:
+            save = await SessionSaves(self.shared.store, before.key).newest(before.epoch + 1)
+        except errors.SnapshotDamaged:
+            # It is not claimed: the machine that had it may still have its save on the disk.
+            self.leave(before.key)
+            raise
+        if save is None:
             await self._bury(before)
             return None
         stored = await self._take(before.key, before, None)
@@ -225,7 +235,13 @@ class SharedSessions:
         claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
         if claim is None:
             return None
-        earlier = await SessionSaves(self.shared.store, key).newest(claim.epoch)
+        try:
+            earlier = await SessionSaves(self.shared.store, key).newest(claim.epoch)
+        except errors.SnapshotDamaged as error:
+            if row is None:
+                raise
+            logger.warning("session %s is restored from this machine: %s", row.name, error.message)
+            earlier = None
         there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
         if there is not None:
             # The server died before a save included them, so what became of their cells is not known.

@@ -53,9 +53,11 @@ class Takeover:
         return self._durable.shared
 
     async def open(self) -> None:
-        """Open the object store, if there is one."""
-        if self._shared is not None:
-            await self._shared.start()
+        """Open the object store, if there is one. From now on the lease is renewed: the start may take long."""
+        shared = self._shared
+        if shared is not None:
+            await shared.start()
+            self._run("renewing the lease in the store", lambda: self._renew(shared))
 
     async def start(self) -> None:
         """Take over what other servers have left, and begin to look for more."""
@@ -63,11 +65,10 @@ class Takeover:
         if shared is None:
             return
         await self._look(shared)
-        loop = asyncio.get_running_loop()
-        self._loops = [
-            loop.create_task(run_forever("renewing the lease in the store", lambda: self._renew(shared))),
-            loop.create_task(run_forever("looking for sessions of other servers", lambda: self._watch(shared))),
-        ]
+        self._run("looking for sessions of other servers", lambda: self._watch(shared))
+
+    def _run(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._loops.append(asyncio.get_running_loop().create_task(run_forever(what, work)))
 
     async def stop(self) -> None:
         """End looking. The sessions are given up as they end."""
