@@ -67,14 +67,18 @@ class ServerProcess(MessageStream, asyncio.SubprocessProtocol):
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         environment |= {name: expand(value) for name, value in config.env.items()}
         arguments = [expand(each) for each in config.args]
-        await self._loop.subprocess_exec(
-            lambda: self,
-            _path(config.command),
-            *arguments,
-            env=environment,
-            cwd=None if config.cwd is None else _path(config.cwd),
-            start_new_session=True,
-        )
+        try:
+            await self._loop.subprocess_exec(
+                lambda: self,
+                _path(config.command),
+                *arguments,
+                env=environment,
+                cwd=None if config.cwd is None else _path(config.cwd),
+                start_new_session=True,
+            )
+        except OSError as error:
+            # The error of uvloop does not name the program.
+            raise OSError(error.errno, error.strerror, config.command) from error
 
     async def _stop(self) -> None:
         if self._transport is None:
