@@ -9,7 +9,7 @@ from typing import Any
 
 from ingle_worker.tools import values
 from ingle_worker.tools.calls import Calls
-from ingle_worker.tools.schema import annotation, check
+from ingle_worker.tools.schema import annotation, check, plain_types
 from ingle_worker.wire import signatures
 from ingle_worker.wire.cells import CALL
 
@@ -36,6 +36,7 @@ def make_function(calls: Calls, server: str, module: str, name: str, tool: dict[
     keys = {} if known is None else {each.name: each for each in known}
     aliases = {} if known is None else {each.key: each.name for each in known if each.key != each.name}
     required = {each.name for each in known or () if each.required}
+    plain = {each.name: plain_types(each.schema, schema) for each in known or ()}
     shown = f"{module.rpartition('.')[2]}.{name}()"
 
     def bind(args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +56,9 @@ def make_function(calls: Calls, server: str, module: str, name: str, tool: dict[
         made = {}
         for each, value in bind(args, given).items():
             parameter = keys.get(each)
-            if parameter is None:
+            if parameter is not None and type(value) in plain[each]:  # most arguments: nothing to convert or check
+                made[parameter.key] = value
+            elif parameter is None:
                 made.update({other: values.plain(one) for other, one in value.items()})
             elif value is not OMITTED:
                 made[parameter.key] = values.plain(value)

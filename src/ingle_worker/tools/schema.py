@@ -44,6 +44,26 @@ def _is_literal(value: Any) -> bool:
     return isinstance(value, (str, int, bool, type(None)))
 
 
+PLAIN_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+
+PLAIN_KEYS = frozenset(("type", "title", "description", "default", "examples"))
+
+
+def plain_types(schema: Any, root: Any) -> frozenset[type]:
+    """Return the types whose values all fit: `check` has nothing to find in them."""
+    schema = resolve(schema, root)
+    if not isinstance(schema, dict) or not schema.keys() <= PLAIN_KEYS:
+        return frozenset()
+    kind = schema.get("type")
+    return frozenset(PLAIN_TYPES.get(kind, ()) if isinstance(kind, str) else ())
+
+
 def check(value: Any, schema: Any, root: Any, name: str, depth: int = 0) -> None:
     """Raise TypeError or ValueError if a JSON value does not fit its schema."""
     schema = resolve(schema, root)

@@ -3,6 +3,7 @@
 import binascii
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 100
@@ -89,9 +90,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise TypeError(f"a value of type {kind.__module__}.{kind.__qualname__} cannot be an argument of a tool")
 
 
+# Made once: `json.dumps` makes an encoder for each value, and `json.loads` looks for the encoding.
+_encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+)
+_decode_json = json.JSONDecoder().decode
+
+
 def encode(value: Any) -> bytes:
     """Return JSON of a value made by `plain`. Raise ValueError for what is not a number."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return "".join(_encode_json(value, 0)).encode("ascii")
 
 
 # --- results ---
@@ -107,7 +115,7 @@ def result_of(data: bytes) -> Any:
 
     One block is returned alone, several as a list, none as None.
     """
-    plain = json.loads(data)
+    plain = _decode_json(data.decode("utf-8", "surrogatepass"))
     if "value" in plain:
         return plain["value"]
     blocks = [_block(each) for each in plain["content"]]
