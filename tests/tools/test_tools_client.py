@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from ingle import AsyncClient, Client, errors
 from ingle.client import Session
+from ingle.client.address import Address
 from support.server import Server
 from support.tokens import client_with, ingle_token
 from support.tools import entry, servers_file
@@ -44,6 +46,10 @@ def picture(size: int) -> bytes:
     return bytes(size)
 
 
+def serving_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "ingle-functions"]
+
+
 @pytest.mark.req("tools.client")
 def test_cells_call_functions_of_the_client(session: Session) -> None:
     session.provide(add, later, fails, picture)
@@ -63,7 +69,9 @@ def test_cells_call_functions_of_the_client(session: Session) -> None:
 
 
 @pytest.mark.req("tools.client")
-def test_calls_of_one_cell_run_at_once(session: Session) -> None:
+@pytest.mark.parametrize("near", [True, False], ids=["this machine", "elsewhere"])
+def test_calls_of_one_cell_run_at_once(session: Session, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
+    monkeypatch.setattr(Address, "near", near)
     together = threading.Barrier(8, timeout=20)
 
     def meet(number: int) -> int:
@@ -73,9 +81,30 @@ def test_calls_of_one_cell_run_at_once(session: Session) -> None:
     with session.provide(meet):
         code = "import asyncio, tools\nsum(await asyncio.gather(*(tools.client.meet.aio(n) for n in range(8))))"
         assert session.run(code).result == {"text/plain": "28"}
+        assert wait_until(lambda: len(serving_threads()) > 1)
     gone = session.run("tools.client.meet(1)")
     assert gone.error is not None
     assert gone.error.value == "no client provides 'meet' now"
+    assert wait_until(lambda: not serving_threads())
+
+
+@pytest.mark.req("tools.client")
+def test_a_function_waits_for_the_next_call(session: Session) -> None:
+    called = threading.Event()
+
+    def first() -> bool:
+        return called.wait(20)
+
+    with session.provide(add, first, called.set):
+        assert session.run("import tools\n[tools.client.add(n) for n in range(3)]").ok
+        code = """
+            import threading
+            waiting = threading.Thread(target=lambda: print(tools.client.first()))
+            waiting.start()
+            tools.client.set()
+            waiting.join()
+        """
+        assert session.run(textwrap.dedent(code)).stdout == "True\n"
 
 
 @pytest.mark.req("tools.client", "tools.cancel")

@@ -4,6 +4,7 @@ The library's own connection reads in a second thread. Two switches of threads f
 the call of a function.
 """
 
+import select
 import socket
 import threading
 from typing import Any
@@ -13,6 +14,8 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
+
+from ingle.client.leader import NearLeader
 
 CHUNK_BYTES = 65536
 
@@ -27,6 +30,16 @@ class NearSocket:
         """Held while the protocol is used, which knows nothing of threads."""
         self._messages: list[bytes] = []
         self._parts: list[bytes] = []
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def make_leader(self) -> NearLeader:
+        return NearLeader(self._socket)
+
+    @property
+    def buffered(self) -> bool:
+        """Whether `receive` returns at once."""
+        return bool(self._messages)
 
     @classmethod
     def open(
@@ -88,8 +101,10 @@ class NearSocket:
 
     def receive(self, seconds: float | None) -> bytes:
         """Return the next frame, or raise TimeoutError or ConnectionClosed."""
-        self._socket.settimeout(seconds)
         while not self._messages:
+            # Not left to `recv`: on a Unix socket, that is also woken by each message that the service has read.
+            if not self._poll.poll(None if seconds is None else seconds * 1000):
+                raise TimeoutError
             self._read()
         return self._messages.pop(0)
 

@@ -113,10 +113,11 @@ class Calls:
 
     def start(
         self,
+        socket: CallSocket,
         receive: Callable[[], Awaitable[FunctionCall | FunctionCancelled | None]],
         answer: Callable[[FunctionCall], Coroutine[Any, Any, None]],
     ) -> None:
-        """Answer each call that `receive` returns, until it returns None."""
+        """Answer each call that `receive` returns from the socket, until it returns None."""
         self._serving = asyncio.get_running_loop().create_task(self._serve(receive, answer))
 
     async def _serve(

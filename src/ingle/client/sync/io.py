@@ -15,6 +15,7 @@ import msgspec
 
 from ingle.client.decode import Event
 from ingle.client.functions import Function
+from ingle.client.leader import Leader
 from ingle.client.results import ItemResult
 from ingle.tools.shapes import FunctionCall, FunctionCancelled
 
@@ -82,6 +83,11 @@ class WebSocket:
             options["sock"] = sock
         return cls(connect(url, additional_headers=headers, compression=None, **options))
 
+    buffered = False
+
+    def make_leader(self) -> Leader:
+        return Leader()
+
     def receive(self, seconds: float | None) -> bytes:
         """Return the next frame, or raise TimeoutError."""
         return self._connection.recv(seconds, decode=False)
@@ -114,42 +120,64 @@ MAX_THREADS = 64
 class Calls:
     """Calls of functions of this program, in threads.
 
-    One thread at a time waits for the next call and then carries it out itself, which saves a switch of threads.
+    One thread leads: it waits for the next call and then carries it out itself, which saves a switch of threads.
     """
 
     def __init__(self) -> None:
-        self._receiving = threading.Lock()
+        self._lock = threading.Lock()
         self._idle = 0
         self._threads = 0
         self._over = False
 
     def start(
         self,
+        socket: CallSocket,
         receive: Callable[[], FunctionCall | FunctionCancelled | None],
         answer: Callable[[FunctionCall], None],
     ) -> None:
-        """Answer each call that `receive` returns, until it returns None."""
-        self._threads += 1
-        threading.Thread(target=self._serve, args=(receive, answer), name="ingle-functions", daemon=True).start()
+        """Answer each call that `receive` returns from the socket, until it returns None."""
+        self._socket = socket
+        self._leader = socket.make_leader()
+        self._receive = receive
+        self._answer = answer
+        self._add_thread()
 
-    def _serve(
-        self,
-        receive: Callable[[], FunctionCall | FunctionCancelled | None],
-        answer: Callable[[FunctionCall], None],
-    ) -> None:
-        while True:
+    def _add_thread(self) -> None:
+        """Start a thread, unless one is idle."""
+        with self._lock:
+            if self._idle or self._threads >= MAX_THREADS:
+                return
             self._idle += 1
-            with self._receiving:
-                self._idle -= 1
-                wanted = None if self._over else receive()
-                if wanted is None:
-                    self._over = True
-                    return
-                alone = self._idle == 0 and self._threads < MAX_THREADS
-            if isinstance(wanted, FunctionCall):  # a call that runs in a thread cannot be given up
-                if alone:
-                    self.start(receive, answer)
-                answer(wanted)
+            self._threads += 1
+        threading.Thread(target=self._serve, name="ingle-functions", daemon=True).start()
+
+    def _serve(self) -> None:
+        leader = self._leader
+        leader.wait()
+        self._count_idle(-1)
+        while (wanted := None if self._over else self._receive()) is not None:
+            if isinstance(wanted, FunctionCancelled):  # a call that runs in a thread cannot be given up
+                continue
+            self._add_thread()
+            leader.lend(wanted=self._socket.buffered)
+            self._answer(wanted)
+            if not leader.take_back():
+                self._count_idle(1)
+                leader.wait()
+                self._count_idle(-1)
+        self._over = True
+        with self._lock:
+            self._threads -= 1
+            last = self._threads == 0
+        # Each thread wakes the next one to its end.
+        if last:
+            leader.close()
+        else:
+            leader.lend(wanted=True)
+
+    def _count_idle(self, change: int) -> None:
+        with self._lock:
+            self._idle += change
 
     def run(self, function: Function, arguments: bytes) -> bytes:
         """Call a function and return the fields of the answer."""

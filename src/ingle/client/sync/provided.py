@@ -43,7 +43,7 @@ class Provided:
             raise failure(REFUSED_STATUS, bytes(said.problem))
         assert isinstance(said, Accepted)
         self._connection.provided.add(self)
-        self._calls.start(self._receive, self._answer)
+        self._calls.start(socket, self._receive, self._answer)
 
     def _receive(self) -> FunctionCall | FunctionCancelled | None:
         """Return the next call or cancellation; None at the end of the connection."""
