@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from websockets.client import ClientProtocol
+from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
@@ -18,6 +19,9 @@ from websockets.uri import parse_uri
 from ingle.client.leader import NearLeader
 
 CHUNK_BYTES = 65536
+
+CLOSE_SECONDS = 5.0
+"""Time for the service to say goodbye. Then it has withdrawn the functions."""
 
 
 class NearSocket:
@@ -32,8 +36,13 @@ class NearSocket:
         self._parts: list[bytes] = []
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._ended = threading.Event()
+        """Set when no thread reads, or the last message was read."""
+        self._ended.set()
 
     def make_leader(self) -> NearLeader:
+        """Return the place for threads that read from now on."""
+        self._ended.clear()
         return NearLeader(self._socket)
 
     @property
@@ -101,6 +110,13 @@ class NearSocket:
 
     def receive(self, seconds: float | None) -> bytes:
         """Return the next frame, or raise TimeoutError or ConnectionClosed."""
+        try:
+            return self._next(seconds)
+        except (ConnectionClosed, OSError):
+            self._ended.set()
+            raise
+
+    def _next(self, seconds: float | None) -> bytes:
         while not self._messages:
             # Not left to `recv`: on a Unix socket, that is also woken by each message that the service has read.
             if not self._poll.poll(None if seconds is None else seconds * 1000):
@@ -119,12 +135,13 @@ class NearSocket:
             self._flush()
 
     def close(self) -> None:
-        """Say goodbye, and wake the thread that receives."""
+        """Say goodbye, wait for the service to do so, and wake the thread that receives."""
         try:
             with self._lock:
                 if self._protocol.state is State.OPEN:
                     self._protocol.send_close(1000)
                     self._flush()
+            self._ended.wait(CLOSE_SECONDS)
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the service has closed it before
