@@ -9,6 +9,7 @@ import pytest
 
 from ingle.requests import NewSession
 from ingle.service import Service
+from ingle.tools.shapes import FunctionCall, FunctionCancelled, ToolSpec
 from support.cells import run as run_cell
 from support.cells import value
 from support.processes import MARK
@@ -55,6 +56,13 @@ async def test_a_server_that_hangs_or_lies_fails_the_call(mark: str, home: Path,
         assert lie.error is not None
         assert lie.error.value.startswith("Invalid structured content returned by tool liar: 'not a number'")
         assert await value(service, "s", "tools.box.add(1, 1)") == "{'sum': 2}"
+        provided = await service.provide("s", "mine", [ToolSpec("wait", "", {"type": "object", "properties": {}})])
+        late = await service.execute("s", "tools.mine.wait()")
+        assert late.error is not None
+        assert late.error.value == "the client did not answer within 0.5 s"
+        calls = provided.calls()
+        assert [type(await anext(calls)) for _ in range(2)] == [FunctionCall, FunctionCancelled]
+        provided.close()
 
 
 async def test_config_toml_names_servers_and_wins_over_files(mark: str, home: Path, tmp_path: Path) -> None:

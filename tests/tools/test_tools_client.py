@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from ingle import AsyncClient, Client, errors
 from ingle.client import Session
@@ -146,6 +149,28 @@ async def test_an_interrupt_cancels_the_function_of_an_async_client(server: Serv
         assert (await running).status == "interrupted"
         async with asyncio.timeout(20):
             await ended.wait()
+
+
+@pytest.mark.req("tools.client")
+@pytest.mark.parametrize(("answer", "code"), [(b"{not JSON", 4400), (b'{"id":1,"op":"return","value":"\xff"}', 1007)])
+def test_an_answer_that_cannot_be_read_ends_the_connection(
+    server: Server, session: Session, answer: bytes, code: int
+) -> None:
+    url = f"{server.url.replace('http', 'ws', 1)}/v1/sessions/main/functions"
+    session.run("import tools")
+    with connect(url, additional_headers={"authorization": f"Bearer {server.token}"}) as socket:
+        told = {"name": "strange", "description": "", "input_schema": {}}
+        socket.send(json.dumps({"op": "provide", "functions": [told]}))
+        assert json.loads(socket.recv()) == {"type": "provided", "server": "client"}
+        session.run("tools.client.strange()", wait=0)
+        assert json.loads(socket.recv()) == {"type": "call", "id": 1, "tool": "strange", "arguments": {}}
+        socket.send(answer, text=True)
+        with pytest.raises(ConnectionClosed):
+            socket.recv()
+        assert socket.close_code == code
+    failed = session.wait()
+    assert failed.error is not None
+    assert failed.error.value == "the call was given up: the client that provides it has disconnected"
 
 
 def test_what_cannot_be_a_tool_is_refused(session: Session) -> None:

@@ -5,7 +5,8 @@ connection ends, calls in flight fail and the functions are withdrawn.
 """
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Raw, Struct
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.http.limits import DELIVER, SEND
 from ingle.http.problems import Problem, visible
 from ingle.http.routes.events import BAD_MESSAGE, NO_SESSION, REASON_BYTES
 from ingle.nodes import ProvidedFunctions
@@ -74,17 +76,21 @@ class FunctionSocket:
         self._closing: tuple[int, str] | None = None
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        extensions = scope.get("extensions", {})
+        self._send = send
+        self._send_now: Callable[[bytes], bool] | None = extensions.get(SEND)
         await receive()
         await send({"type": "websocket.accept"})
-        provided = await self._begin(receive, send)
+        provided = await self._begin(receive)
         if provided is not None:
             loop = asyncio.get_running_loop()
-            tasks = [
-                loop.create_task(self._send_calls(provided, send)),
-                loop.create_task(self._take_answers(provided, receive)),
-            ]
+            self._over = loop.create_future()
+            take = partial(self._take, provided)
+            if DELIVER in extensions:
+                extensions[DELIVER](take)
+            tasks = [loop.create_task(self._send_calls(provided)), loop.create_task(self._receive(receive, take))]
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 provided.close()
                 for task in tasks:
@@ -95,7 +101,7 @@ class FunctionSocket:
             reason = visible(reason).encode()[:REASON_BYTES].decode(errors="ignore")
             await send({"type": "websocket.close", "code": code, "reason": reason})
 
-    async def _begin(self, receive: Receive, send: Send) -> ProvidedFunctions | None:
+    async def _begin(self, receive: Receive) -> ProvidedFunctions | None:
         data = _data_of(await receive())
         if data is None:
             return None
@@ -106,29 +112,40 @@ class FunctionSocket:
             self._closing = (BAD_MESSAGE, f"not a message: {error}")
             return None
         except errors.IngleError as error:
-            await _write(send, Refused(Problem.of(error)))
+            await self._write(Refused(Problem.of(error)))
             self._closing = (NO_SESSION, error.message)
             return None
-        await _write(send, Provided(wanted.server))
+        await self._write(Provided(wanted.server))
         return provided
 
-    async def _send_calls(self, provided: ProvidedFunctions, send: Send) -> None:
+    async def _send_calls(self, provided: ProvidedFunctions) -> None:
         async for each in provided.calls():
-            await _write(send, each)
+            await self._write(each)
         self._closing = (NO_SESSION, f"session {self._session_id!r} has ended")
 
-    async def _take_answers(self, provided: ProvidedFunctions, receive: Receive) -> None:
+    async def _write(self, value: Struct) -> None:
+        data = _encoder.encode(value)
+        if self._send_now is None or not self._send_now(data):
+            await self._send({"type": "websocket.send", "text": data.decode()})
+
+    async def _receive(self, receive: Receive, take: Callable[[bytes], None]) -> None:
         while (data := _data_of(await receive())) is not None:
-            try:
-                bounded_json.check(data, BOUNDS)
-                said = _answers.decode(data)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            take(data)
+
+    def _take(self, provided: ProvidedFunctions, data: bytes) -> None:
+        """Take an answer of the client. The connection ends with one that cannot be read."""
+        try:
+            bounded_json.check(data, BOUNDS)
+            said = _answers.decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            if not self._over.done():
                 self._closing = (BAD_MESSAGE, f"not a message: {error}")
-                return
-            if isinstance(said, Returned):
-                provided.answer(said.id, payload_of(said.value, said.data, said.mime_type))
-            else:
-                provided.fail(said.id, said.message[:MAX_ERROR_CHARS])
+                self._over.set_result(None)
+            return
+        if isinstance(said, Returned):
+            provided.answer(said.id, payload_of(said.value, said.data, said.mime_type))
+        else:
+            provided.fail(said.id, said.message[:MAX_ERROR_CHARS])
 
 
 def _data_of(message: MutableMapping[str, Any]) -> bytes | None:
@@ -137,7 +154,3 @@ def _data_of(message: MutableMapping[str, Any]) -> bytes | None:
         return None
     data: bytes = message.get("bytes") or (message.get("text") or "").encode()
     return data
-
-
-async def _write(send: Send, value: Struct) -> None:
-    await send({"type": "websocket.send", "text": _encoder.encode(value).decode()})

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.protocol import State
 
 from ingle import errors
 from ingle.http.auth.guard import PEER, Peer
@@ -33,6 +34,12 @@ CLOSE = "ingle.close"
 
 BUFFERED = "ingle.buffered"
 """Extension of a WebSocket's scope: returns the number of bytes that the client has not taken yet."""
+
+SEND = "ingle.send"
+"""Extension of a WebSocket's scope: sends a text in this turn of the loop, or returns False."""
+
+DELIVER = "ingle.deliver"
+"""Extension of a WebSocket's scope: has each message handed to a function in the turn of the loop that brings it."""
 
 WEBSOCKET_CLOSE_SECONDS = 10.0
 """Time for a client that does not read to see that its WebSocket was closed."""
@@ -391,6 +398,14 @@ def without_chunks(cycle: RequestResponseCycle, send: Send) -> Send:
     return send_plain
 
 
+def _is_text(frames: list[bytes]) -> bool:
+    try:
+        b"".join(frames).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, bounded. The server can close it although the client does not read."""
 
@@ -398,6 +413,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(**given)
         self._limit = limit
         self.peer = peer
+        self._take: Callable[[bytes], None] | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -425,6 +441,28 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             scope[PEER] = self.peer
             scope["extensions"][CLOSE] = self.close_now
             scope["extensions"][BUFFERED] = self.transport.get_write_buffer_size
+            scope["extensions"][SEND] = self.send_now
+            scope["extensions"][DELIVER] = self.deliver_to
+
+    def send_now(self, text: bytes) -> bool:
+        """Send a text. Return False if the connection is closed, or the client has not taken all that was sent."""
+        if self.conn.state is not State.OPEN or self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return False
+        self.conn.send_text(text)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.flush()
+        return True
+
+    def deliver_to(self, take: Callable[[bytes], None]) -> None:
+        """Hand further messages to a function. What else happens is still the app's to receive."""
+        self._take = take
+
+    def send_receive_event_to_app(self) -> None:
+        if self._take is None or self.close_sent or not _is_text(self.frames):
+            super().send_receive_event_to_app()
+            return
+        data, self.frames = b"".join(self.frames), []
+        self._take(data)
 
     def refuse(self, error: errors.IngleError) -> None:
         """Answer the handshake with `error` and close."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -29,29 +30,52 @@ class Provider:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._outgoing: asyncio.Queue[FunctionCall | FunctionCancelled | None] = asyncio.Queue()
+        self._outgoing: deque[FunctionCall | FunctionCancelled | None] = deque()
+        self._more: asyncio.Future[None] | None = None
+        """What `calls` waits for."""
         self.closed = False
 
-    async def call(self, tool: str, arguments: bytes) -> bytes:
-        """Return the payload of the client's answer. Cancelling this tells the client."""
+    async def call(self, tool: str, arguments: bytes, seconds: float | None) -> bytes:
+        """Return the payload of the client's answer. Cancelling this, and a timeout, tell the client."""
         if self.closed:
             raise ToolFailed("unavailable", f"{tool} cannot be called: {GONE}")
         number = next(self._numbers)
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._calls[number] = answer
-        self._outgoing.put_nowait(FunctionCall(number, tool, msgspec.Raw(arguments)))
+        # A timer of its own: `asyncio.timeout` takes as long as all else here.
+        timer = None if seconds is None else self._loop.call_later(seconds, self._give_up, number, seconds)
+        self._put(FunctionCall(number, tool, msgspec.Raw(arguments)))
         try:
             return await answer
         except asyncio.CancelledError:
-            self._outgoing.put_nowait(FunctionCancelled(number))
+            self._put(FunctionCancelled(number))
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             del self._calls[number]
+
+    def _give_up(self, number: int, seconds: float) -> None:
+        if not self._calls[number].done():
+            self._put(FunctionCancelled(number))
+            text = f"the client did not answer within {seconds:g} s"
+            self._calls[number].set_exception(ToolFailed("timeout", text))
+
+    def _put(self, message: FunctionCall | FunctionCancelled | None) -> None:
+        self._outgoing.append(message)
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
 
     async def calls(self) -> AsyncIterator[FunctionCall | FunctionCancelled]:
         """Yield calls to carry out and calls to give up, until the connection is closed."""
-        while (message := await self._outgoing.get()) is not None:
-            yield message
+        while True:
+            while self._outgoing:
+                message = self._outgoing.popleft()
+                if message is None:
+                    return
+                yield message
+            self._more = self._loop.create_future()
+            await self._more
 
     def answer(self, number: int, payload: bytes) -> None:
         """Take the client's result. One that nobody waits for is dropped."""
@@ -67,7 +91,7 @@ class Provider:
 
     def end(self) -> None:
         """Tell the client that the session has ended. Its functions may still serve a fork."""
-        self._outgoing.put_nowait(None)
+        self._put(None)
 
     def close(self) -> None:
         """End the connection. Calls in flight fail."""

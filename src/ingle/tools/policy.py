@@ -25,6 +25,8 @@ def decide(tool: ToolSpec, server: NewServer, default: str) -> str:
     An exact name comes before patterns, patterns before hints, hints before the policy of the server.
     """
     rules = server.rules
+    if not rules:
+        return _resolve(server.policy or default, tool)
     exact = rules.get(tool.name)
     patterns = [policy for name, policy in rules.items() if name[:1] != "@" and fnmatchcase(tool.name, name)]
     hints = [rules[DESTRUCTIVE]] if tool.destructive and DESTRUCTIVE in rules else []

@@ -213,29 +213,30 @@ class SessionTools:
         cell = running.number if running is not None and not request.background else None
         call = self._calls[key] = InFlight(request, cell)
         call.task = self._tasks.start(self._answer(worker, call))
-        call.task.add_done_callback(lambda task: self._forget(key, len(request.data)))
 
-    def _forget(self, key: tuple[Worker, int], size: int) -> None:
-        self._calls.pop(key, None)
-        self._waiting_bytes -= size
+    def _forget(self, worker: Worker, request: messages.ToolRequest) -> None:
+        if self._calls.pop((worker, request.call), None) is not None:
+            self._waiting_bytes -= len(request.data)
 
     def on_cancel(self, worker: Worker, call: int) -> None:
         """Give up a call that the code does not wait for any more."""
         found = self._calls.get((worker, call))
         if found is not None:
-            self._cancel(found)
+            self._cancel(worker, found)
 
     def _cancel_of(self, worker: Worker) -> None:
         self._workers.discard(worker)
         for (owner, _), call in list(self._calls.items()):
             if owner is worker:
-                self._cancel(call)
+                self._cancel(worker, call)
 
-    def _cancel(self, call: "InFlight") -> None:
+    def _cancel(self, worker: Worker, call: "InFlight") -> None:
         # Told at once: the cell may end before the task does.
         self._tell(call, "cancelled", 0)
         if call.task is not None:
             call.task.cancel()
+            # It may not have begun, and then it does not forget itself.
+            call.task.add_done_callback(lambda task: self._forget(worker, call.request))
 
     async def close(self) -> None:
         """End all calls, and the servers that only this session had."""
@@ -261,6 +262,8 @@ class SessionTools:
         else:
             if worker.alive:
                 worker.send(messages.ToolReply(request.call, True, data))
+        finally:
+            self._forget(worker, request)
 
     async def _look(self, request: messages.ToolRequest) -> dict[str, Any]:
         try:

@@ -1,6 +1,5 @@
 """Sources of tools, as calls see them: an MCP server, or the functions of clients."""
 
-import asyncio
 from typing import Any, Protocol
 
 import msgspec
@@ -69,11 +68,7 @@ class ClientSource:
     async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
         arguments_of(arguments)  # a client gets an object, whatever the worker sends
         _, provider = self._functions.find(self._name, tool.name)
-        try:
-            async with asyncio.timeout(seconds):
-                return await provider.call(tool.name, arguments)
-        except TimeoutError:
-            raise ToolFailed("timeout", f"the client did not answer within {seconds:g} s") from None
+        return await provider.call(tool.name, arguments, seconds)
 
 
 def arguments_of(data: bytes) -> dict[str, Any]:
