@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingle.install import remove_entry
+from ingle.install.edit_config import CannotEdit, read_yaml
 from ingle.tools.config import read_file
 
 pytestmark = pytest.mark.req("tools.find")
@@ -122,7 +123,89 @@ def test_one_entry_is_taken_out_and_every_other_byte_stays(before: str, after: s
     assert remove_entry.remove_json(before, ("s", "a")) == after
 
 
-def test_a_host_with_a_form_of_its_own_is_refused(home: Path) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        install(home, "goose", "--wrap", "--yes")
-    assert "name them in config.toml" in refused.value.stderr
+EXTENSIONS = """\
+# mine
+GOOSE_MODEL: o9
+extensions:
+  developer:  # goose's own
+    type: builtin
+    enabled: true
+  # files of mine
+  files:
+    type: stdio
+    enabled: true
+    cmd: npx
+    args:
+    - -y
+    - files
+    envs: {KEY: a secret}
+    timeout: 300
+  off: {type: stdio, enabled: false, cmd: x}
+  keyring:
+    type: stdio
+    cmd: x
+    env_keys: [TOKEN]
+  "two words":
+    type: stdio
+    cmd: x
+  remote:
+    type: streamable_http
+    uri: https://example.org/mcp
+    headers:
+      Authorization: Bearer ${TOKEN}
+
+theme: dark
+"""
+
+
+def test_extensions_of_goose_move_and_come_back(home: Path) -> None:
+    file = home / ".config" / "goose" / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(EXTENSIONS)
+    done = install(home, "goose", "--wrap", "--yes")
+    for text in (
+        "developer stays where it is: it is no server that ingle could start.",
+        "off stays where it is: it is switched off.",
+        "keyring stays where it is: its secrets are in the key store of goose.",
+        "two words stays where it is: 'two words' is not a name for a server of tools",
+    ):
+        assert text in done
+    (kept,) = (home / "ingle" / "wrapped").iterdir()
+    found = read_file(kept)
+    assert (found["files"].command, found["files"].args, found["files"].env) == (
+        "npx",
+        ["-y", "files"],
+        {"KEY": "a secret"},
+    )
+    assert (found["remote"].url, found["remote"].headers) == (
+        "https://example.org/mcp",
+        {"Authorization": "Bearer ${TOKEN}"},
+    )
+    after = read_yaml(file.read_text())
+    assert set(after["extensions"]) == {"developer", "off", "keyring", "two words", "ingle"}
+    assert after["extensions"]["ingle"]["args"][-2:] == ["--servers", str(kept)]
+    taken = EXTENSIONS[EXTENSIONS.index("  files:") : EXTENSIONS.index("  off:")]
+    assert file.read_text().startswith(EXTENSIONS[: EXTENSIONS.index("  remote:")].replace(taken, ""))
+    next(file.parent.glob("*.bak")).unlink()
+    install(home, "goose", "--unwrap", "--yes")
+    back = read_yaml(file.read_text())
+    del back["extensions"]["ingle"]
+    assert back == read_yaml(EXTENSIONS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("s:\n  a: {x: 1}\n", "s:\n"),
+        ("s:\n  b: 1\n  # of a\n  a:\n    - 1\nt: 2\n", "s:\n  b: 1\n  # of a\nt: 2\n"),
+        ("s:\r\n    a: |\r\n        text\r\n    b: 2\r\n", "s:\r\n    b: 2\r\n"),
+    ],
+)
+def test_one_entry_of_yaml_is_taken_out_and_every_other_byte_stays(before: str, after: str) -> None:
+    assert remove_entry.remove_yaml(before, ("s", "a")) == after
+
+
+@pytest.mark.parametrize("text", ["s: {a: 1, b: 2}\n", "s:\n  a: &x {y: 1}\n  b: *x\n"])
+def test_yaml_that_cannot_be_taken_out_safely_is_refused(text: str) -> None:
+    with pytest.raises(CannotEdit, match="move it by hand"):
+        remove_entry.remove_yaml(text, ("s", "a"))

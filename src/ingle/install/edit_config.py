@@ -236,7 +236,7 @@ def _edited_toml(text: str, path: Path, entry: Entry) -> str:
 # --- YAML ---
 
 
-def _parse_yaml(text: str, parse: str) -> Any:
+def parse_yaml(text: str, parse: str) -> Any:
     """Call one of ruamel.yaml's parsers, and translate its errors."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -254,7 +254,7 @@ def _parse_yaml(text: str, parse: str) -> Any:
 
 def read_yaml(text: str) -> Any:
     """Parse YAML, as plain values."""
-    return _parse_yaml(text, "load")
+    return parse_yaml(text, "load")
 
 
 def put_yaml(text: str, path: Path, entry: Entry) -> str:
@@ -281,7 +281,7 @@ def put_yaml(text: str, path: Path, entry: Entry) -> str:
 def _spliced_yaml(text: str, path: Path, entry: Entry) -> str:
     table, name = path
     newline = _newline_of(text)
-    pairs = {key.value: (key, value) for key, value in getattr(_parse_yaml(text, "compose"), "value", None) or ()}
+    pairs = {key.value: (key, value) for key, value in getattr(parse_yaml(text, "compose"), "value", None) or ()}
     if table not in pairs:
         return _with_lines(text, len(text), len(text), [f"{table}:", *_yaml_lines(name, entry, 2)], newline)
     key, value = pairs[table]
@@ -289,21 +289,21 @@ def _spliced_yaml(text: str, path: Path, entry: Entry) -> str:
         if value.start_mark.index < value.end_mark.index:
             # Written as `{}`, `~` or `null`, which goes.
             text = text[: value.start_mark.index].rstrip(" ") + text[value.end_mark.index :]
-        end = _line_end(text, key.end_mark.index)
+        end = line_end(text, key.end_mark.index)
         return _with_lines(text, end, end, _yaml_lines(name, entry, 2), newline)
     if value.flow_style:
         lines = "\n".join([f"{table}:", *_yaml_lines(name, entry, 2)])
         raise CannotEdit(f"{table} is written on one line; put these lines in instead:\n{lines}")
     indent = value.start_mark.column
-    start = end = _line_end(text, _end_of(value, key.end_mark.index))
+    start = end = line_end(text, end_of(value, key.end_mark.index))
     for child, content in value.value:
         if child.value == name:
             start = child.start_mark.index - indent
-            end = _line_end(text, _end_of(content, child.end_mark.index))
+            end = line_end(text, end_of(content, child.end_mark.index))
     return _with_lines(text, start, end, _yaml_lines(name, entry, indent), newline)
 
 
-def _end_of(value: Any, known: int) -> int:
+def end_of(value: Any, known: int) -> int:
     """Return the index after the last character of a node. The parser's mark of a block is where the next one begins.
 
     `known` is an index on the last line before the value. It stands for an empty value, and for an alias, whose node is
@@ -315,10 +315,10 @@ def _end_of(value: Any, known: int) -> int:
     if isinstance(value.value, str) or value.flow_style:
         return int(end)
     last = value.value[-1]
-    return _end_of(last[1], last[0].end_mark.index) if isinstance(last, tuple) else _end_of(last, start)
+    return end_of(last[1], last[0].end_mark.index) if isinstance(last, tuple) else end_of(last, start)
 
 
-def _line_end(text: str, at: int) -> int:
+def line_end(text: str, at: int) -> int:
     """Return the index of the line after the one that holds the character before `at`."""
     if at and text[at - 1] == "\n":
         return at

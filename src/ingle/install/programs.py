@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle.errors import InvalidRequest
-from ingle.install import edit_config
+from ingle.install import edit_config, goose
 from ingle.install.edit_config import Entry
 
 NAME = "ingle"
@@ -113,6 +113,10 @@ class Host:
     """What the user does after the change. Default: restarting the host."""
     starts_in_project: bool = True
     """Whether the host starts its servers in the user's project folder. Others start them in `/` or the home folder."""
+    server_of: Callable[[Any], Entry | str] = lambda entry: entry
+    """Returns an entry of the host's file as a server that ingle starts, or the reason why it cannot."""
+    entry_of: Callable[[Entry], Entry] = lambda server: server
+    """Returns the entry that such a server was."""
 
     @property
     def after(self) -> str:
@@ -184,6 +188,8 @@ HOSTS = (
         Command.goose_entry,
         "yaml",
         starts_in_project=False,
+        server_of=goose.server_of,
+        entry_of=goose.extension_of,
     ),
 )
 

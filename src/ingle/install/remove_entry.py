@@ -9,10 +9,14 @@ from ingle.install.edit_config import (
     BrokenFile,
     CannotEdit,
     Path,
+    end_of,
     json_members,
+    line_end,
+    parse_yaml,
     plain_json,
     read_json,
     read_toml,
+    read_yaml,
 )
 
 _COMMA = re.compile(r"\s*,")
@@ -50,6 +54,18 @@ def remove_toml(text: str, path: Path) -> str:
     if not expected[table] and table not in read_toml(made):
         del expected[table]  # it stood only in the name of its last table
     return _checked(made, expected, read_toml, name)
+
+
+def remove_yaml(text: str, path: Path) -> str:
+    """Return the text without the lines of the entry at `path`. A comment above it stays."""
+    table, name = path
+    expected = _without(read_yaml(text), path)
+    expected[table] = expected[table] or None
+    (entries,) = (value for key, value in parse_yaml(text, "compose").value if key.value == table)
+    ((key, value),) = ((key, value) for key, value in entries.value if key.value == name)
+    start = key.start_mark.index - key.start_mark.column
+    end = line_end(text, end_of(value, key.end_mark.index))
+    return _checked(text[:start] + text[end:], expected, read_yaml, name)
 
 
 def _without(document: Any, path: Path) -> Any:

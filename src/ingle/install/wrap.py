@@ -12,13 +12,14 @@ from ingle.errors import InvalidRequest
 from ingle.install import edit_config, programs, remove_entry
 from ingle.install.edit_config import Entry
 from ingle.install.programs import NAME, Change, Command, Host
+from ingle.tools import config
 
 FOLDER = "wrapped"
 """Folder of the data folder with the servers of each host, one file each."""
 
 FLAG = "--servers"
 
-REMOVERS = {"json": remove_entry.remove_json, "toml": remove_entry.remove_toml}
+REMOVERS = {"json": remove_entry.remove_json, "toml": remove_entry.remove_toml, "yaml": remove_entry.remove_yaml}
 
 ENVIRONMENT = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
 """Variables that ingle replaces as hosts do. Other forms are a host's own."""
@@ -65,17 +66,22 @@ def servers_file(home: Path, host: Host, file: Path) -> Path:
 
 def plan_wrap(host: Host, file: Path, command: Command, home: Path, project: Path | None = None) -> Wrap:
     """Return what moves the other servers of a host behind ingle."""
-    _check_kind(host)
     servers = servers_file(home, host, file)
     before = programs.look(file, project)
     text = programs.text_of(file, before)
     entries, moved, left = _wrapped(servers), [], {}
     for name, entry in _others(host, file, text).items():
-        reason = _reason_to_stay(entry) or ("another server of this name is wrapped already" if name in entries else "")
-        if reason:
+        server = host.server_of(entry)
+        if isinstance(server, str):
+            left[name] = server
+            continue
+        if reason := _reason_to_stay(file, name, server):
             left[name] = reason
             continue
-        entries[name] = entry
+        if name in entries:
+            left[name] = "another server of this name is wrapped already"
+            continue
+        entries[name] = server
         moved.append(name)
         text = programs.edited(file, REMOVERS[host.kind], text, (host.path[0], name))
     if entries:
@@ -86,7 +92,6 @@ def plan_wrap(host: Host, file: Path, command: Command, home: Path, project: Pat
 
 def plan_unwrap(host: Host, file: Path, home: Path, project: Path | None = None) -> Wrap:
     """Return what gives a host its servers back. A server that it has again meanwhile stays as it is there."""
-    _check_kind(host)
     servers = servers_file(home, host, file)
     before = programs.look(file, project)
     text = programs.text_of(file, before)
@@ -94,17 +99,13 @@ def plan_unwrap(host: Host, file: Path, home: Path, project: Path | None = None)
     for name, entry in _wrapped(servers).items():
         if name not in there:
             moved.append(name)
+            entry = host.entry_of(entry)
             text = programs.edited(file, programs.EDITORS[host.kind], text, (host.path[0], name), entry)
     ours = (programs.READERS[host.kind](text).get(host.path[0]) or {}).get(NAME)
     if isinstance(ours, dict) and isinstance(ours.get("args"), list):
         args = _without_flag(ours["args"], str(servers))
         text = programs.edited(file, programs.EDITORS[host.kind], text, host.path, {**ours, "args": args})
     return Wrap(Change(file, before, text.encode(), project), servers, {}, moved, {})
-
-
-def _check_kind(host: Host) -> None:
-    if host.kind not in REMOVERS:
-        raise InvalidRequest(f"servers of {host.title} are written in a form of its own; name them in config.toml")
 
 
 def _others(host: Host, file: Path, text: str) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _others(host: Host, file: Path, text: str) -> dict[str, Any]:
     return {name: entry for name, entry in table.items() if name != NAME} if isinstance(table, dict) else {}
 
 
-def _reason_to_stay(entry: Any) -> str:
+def _reason_to_stay(file: Path, name: str, entry: Any) -> str:
     """Return why ingle could not start a server in the host's place; nothing if it can."""
     if not isinstance(entry, dict) or (isinstance(entry.get("command"), str) == isinstance(entry.get("url"), str)):
         return "it has neither a command nor a URL that ingle knows"
@@ -125,6 +126,11 @@ def _reason_to_stay(entry: Any) -> str:
         return "it speaks SSE, which ingle does not"
     if "${" in ENVIRONMENT.sub("", json.dumps(entry, default=str)):
         return "it has variables that only the host knows"
+    try:
+        # Otherwise ingle would not start with it.
+        config.servers_in({name: entry}, file, strict=False)
+    except InvalidRequest as error:
+        return error.message
     return ""
 
 

@@ -44,7 +44,7 @@ def read_config(file: Path) -> dict[str, NewServer]:
         return {}
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{file} cannot be read: {error}; correct the file") from None
-    return _servers(table, file, strict=True)
+    return servers_in(table, file, strict=True)
 
 
 def read_file(file: Path) -> dict[str, NewServer]:
@@ -57,10 +57,11 @@ def read_file(file: Path) -> dict[str, NewServer]:
     table = next((found[key] for key in KEYS if isinstance(found, dict) and key in found), None)
     if table is None:
         raise InvalidRequest(f"{file} has no `mcpServers`; name the file in which your host has its servers")
-    return _servers(table, file, strict=False)
+    return servers_in(table, file, strict=False)
 
 
-def _servers(table: Any, file: Path, *, strict: bool) -> dict[str, NewServer]:
+def servers_in(table: Any, file: Path, *, strict: bool) -> dict[str, NewServer]:
+    """Return the servers of a table. Unless `strict`, ignore keys that only a host knows."""
     if not isinstance(table, dict):
         raise InvalidRequest(f"the servers in {file} are not a table by name")
     found = {}
