@@ -4,6 +4,9 @@ The task: a server has twenty tools, and one of them returns a table of 200 orde
 the paid ones of one country. With plain calls it reads the descriptions of all tools and every page. With code it reads
 `python_session` and `search_tools`, finds the tool, writes a loop, and reads the sum. Both are counted as the host puts
 them into the context: listings, arguments and results.
+
+The ratio depends on the length of a row, so there are two tables. Long rows are orders as shops have them, with
+customer, address and items; short ones lack these. The target is for long rows. Name one to measure it alone.
 """
 
 import asyncio
@@ -35,6 +38,8 @@ ORDERS = [
      "items": [{"product": f"product-{n % 9}", "count": 1 + n % 3, "price": 5}, {"product": "wrapping", "count": 1}]}
     for n in range(200)
 ]
+if sys.argv[1:] == ["short"]:
+    ORDERS = [{key: each[key] for key in each if key not in ("customer", "address", "items")} for each in ORDERS]
 def tool(name):
     verb, thing = name.split("_")
     properties = {
@@ -132,18 +137,19 @@ async def with_code(command: dict[str, Any], folder: str) -> tuple[int, int]:
         return int(shown.split("\n")[0]), context.characters
 
 
-async def measure() -> tuple[int, int]:
-    """Return the characters with plain calls and with code. Both models find the same sum."""
+async def measure(rows: str) -> tuple[int, int]:
+    """Return the characters with plain calls and with code, over long or short rows. Both find the same sum."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "server.py")
         script.write_text(SERVER)
-        command = {"command": sys.executable, "args": [str(script)]}
+        command = {"command": sys.executable, "args": [str(script), rows]}
         (expected, plain), (found, code) = await with_calls(command), await with_code(command, folder)
         assert found == expected, (found, expected)
     return plain, code
 
 
 if __name__ == "__main__":
-    plain, code = asyncio.run(measure())
-    met = "met" if plain >= TARGET * code else "MISSED"
-    print(f"plain calls: {plain:,} characters; code: {code:,}; {plain / code:.1f} times fewer, ≥ {TARGET} {met}")
+    for rows in sys.argv[1:] or ("long", "short"):
+        plain, code = asyncio.run(measure(rows))
+        met = f"≥ {TARGET} {'met' if plain >= TARGET * code else 'MISSED'}"
+        print(f"{rows} rows: plain calls {plain:,} characters, code {code:,}: {plain / code:.1f} times fewer, {met}")
