@@ -101,7 +101,10 @@ def call(name: str, given: dict[str, Any], number: int) -> dict[str, Any] | None
         case "several":
             resource = {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "inner"}
             link = {"type": "resource_link", "uri": "file:///b.txt", "name": "b"}
-            return {"content": [{"type": "text", "text": "one"}, {"type": "resource", "resource": resource}, link]}
+            file = {"uri": "file:///c.bin", "mimeType": "application/zip", "blob": "AAE="}
+            sound = {"type": "audio", "data": "AgM=", "mimeType": "audio/wav"}
+            inner = [{"type": "resource", "resource": each} for each in (resource, file)]
+            return {"content": [{"type": "text", "text": "one"}, *inner, link, sound]}
         case "fails":
             return text("the disk is full of cats", isError=True)
         case "liar":

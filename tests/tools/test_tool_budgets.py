@@ -44,7 +44,7 @@ async def test_budgets_hold_and_each_call_is_a_line_of_the_audit_log(mark: str, 
 async def test_a_server_that_hangs_or_lies_fails_the_call(mark: str, home: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     file = servers_file(tmp_path / "servers.json", box=entry(log, env={MARK: mark}))
-    settings = make_settings(preload=[], pool=1, servers=[file], tool_timeout=0.5)
+    settings = make_settings(preload=[], pool=1, servers=[file], tool_timeout=0.5, tool_seconds_cell=0.4)
     async with Service.local(settings, home) as service:
         await service.create_session("s")
         await run_cell(service, "s", "import tools")
@@ -52,6 +52,11 @@ async def test_a_server_that_hangs_or_lies_fails_the_call(mark: str, home: Path,
         assert late.error is not None
         assert late.error.value == "the server 'box' did not answer within 0.5 s"
         assert await until(lambda: "cancelled" in log.read_text())
+        spent = await service.execute(
+            "s", "try:\n    tools.box.hang()\nexcept tools.ToolError:\n    tools.box.add(1, 1)"
+        )
+        assert spent.error is not None
+        assert spent.error.value == "this cell has used its budget for tools: 0.4 seconds (tool_seconds_cell)"
         lie = await service.execute("s", "tools.box.liar()")
         assert lie.error is not None
         assert lie.error.value.startswith("Invalid structured content returned by tool liar: 'not a number'")

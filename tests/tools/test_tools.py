@@ -78,6 +78,7 @@ async def test_a_tool_is_a_python_function_with_a_signature_and_a_docstring(tool
     helped = await run_cell(tools, "s", "help(tools.box.search_issues)")
     assert "Search open issues." in helped.stdout
     assert "from_: str. Who wrote them." in helped.stdout
+    assert "search_issues(from_: str" in (await run_cell(tools, "s", "help(tools.box)")).stdout
 
 
 @pytest.mark.req("tools.call")
@@ -99,6 +100,7 @@ async def test_arguments_are_checked_before_the_call(tools: Service, log: Path) 
     assert await raised(tools, "tools.box.nested({'name': 'a', 'children': [{}]})") == (
         "TypeError: box.nested(): tree['children'][0] lacks 'name'"
     )
+    assert await raised(tools, "tools.box.add(True, 1)") == ("TypeError: box.add(): a must be an integer, not bool")
     assert await raised(tools, "tools.box.add(1, object())") == (
         "TypeError: a value of type builtins.object cannot be an argument of a tool"
     )
@@ -119,8 +121,11 @@ async def test_results_are_python_values_and_failures_are_exceptions(tools: Serv
     assert await value(tools, "s", "i = tools.box.image(); bytes(i), i.mime_type") == (
         "(b'\\x00\\x01\\x02\\x03', 'image/png')"
     )
-    assert await value(tools, "s", "tools.box.several()") == (
-        "['one', <Resource file:///a.txt, 5 characters>, <Resource file:///b.txt>]"
+    assert await value(tools, "s", "many = tools.box.several(); many[:4]") == (
+        "['one', <Resource file:///a.txt, 5 characters>, <Resource file:///c.bin, 2 bytes>, <Resource file:///b.txt>]"
+    )
+    assert await value(tools, "s", "many[2].data, many[2].mime_type, bytes(many[4]), many[4].mime_type") == (
+        "(b'\\x00\\x01', 'application/zip', b'\\x02\\x03', 'audio/wav')"
     )
     assert await raised(tools, "tools.box.fails()") == "ingle_tools.ToolError: the disk is full of cats"
     assert await raised(tools, "tools.box.nothing") == (
@@ -272,6 +277,26 @@ async def test_a_fork_and_a_loaded_session_have_the_tools(tools: Service) -> Non
     assert await value(tools, "loaded", "add(1, 1), box.add(1, 2), tools.box.add(1, 3)") == (
         "({'sum': 2}, {'sum': 3}, {'sum': 4})"
     )
+
+
+@pytest.mark.req("tools.cancel")
+async def test_a_fork_has_no_call_in_flight(tools: Service, log: Path) -> None:
+    before, began = log.read_text().count("cancelled"), log.read_text().count("call hang")
+    code = (
+        "import asyncio, threading\n"
+        "threading.Thread(target=tools.box.hang, daemon=True).start()\n"
+        "task = asyncio.create_task(tools.box.hang.aio()); await asyncio.sleep(0)"
+    )
+    await run_cell(tools, "s", code)
+    assert await until(lambda: log.read_text().count("call hang") == began + 2)
+    await tools.fork_session("s", "copy")
+    assert await value(tools, "copy", "tools.box.add(1, 1), await tools.box.add.aio(1, 2)") == (
+        "({'sum': 2}, {'sum': 3})"
+    )
+    await tools.end_session("copy")
+    assert (log.read_text().count("call hang"), log.read_text().count("cancelled")) == (began + 2, before)
+    await tools.end_session("s")
+    assert await until(lambda: log.read_text().count("cancelled") == before + 2)
 
 
 @pytest.mark.req("tools.policy")
