@@ -30,6 +30,14 @@ class UsageSample(Struct, frozen=True, gc=False):
     """Bytes of all processes together."""
 
 
+class ProcessUse(Struct, frozen=True, gc=False):
+    """A process of a session."""
+
+    name: str
+    memory: int
+    """Bytes in memory. Pages that it shares with other processes are counted for each."""
+
+
 class SessionUsage(Struct):
     """What a session used in the last half hour. It is sampled while it runs cells, and when it is asked for."""
 
@@ -39,6 +47,10 @@ class SessionUsage(Struct):
     """Bytes that all its processes may use together; null without a limit."""
     cpus: int = 1
     """CPUs of the machine."""
+    processes: list[ProcessUse] = []
+    """Those that run now, the largest first; at most 100."""
+    disk: int | None = None
+    """Bytes of the files in its own folder, as of a few seconds ago."""
 
 
 class MachineUsage(Struct):

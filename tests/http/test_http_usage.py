@@ -32,6 +32,21 @@ def test_a_session_tells_its_memory_its_limit_and_its_cpus(server: Server) -> No
     assert server.client.get("/v1/sessions/main/usage").json()["samples"] == [sample]
 
 
+def test_a_session_tells_its_processes_and_its_files(server: Server) -> None:
+    server.make_session()
+    server.execute(
+        "import subprocess; child = subprocess.Popen(['sleep', '60']); open('data', 'wb').write(bytes(1 << 20))"
+    )
+    told = server.client.get("/v1/sessions/main/usage").json()
+    assert sorted(each["name"] for each in told["processes"])[-1] == "sleep"
+    assert [each["memory"] for each in told["processes"]] == sorted(
+        (each["memory"] for each in told["processes"]), reverse=True
+    )
+    assert 1 << 20 <= told["disk"] < 1 << 22
+    server.execute("child.kill(); child.wait()")
+    assert "sleep" not in [each["name"] for each in server.client.get("/v1/sessions/main/usage").json()["processes"]]
+
+
 def test_only_the_owner_and_admins_read_what_the_machine_uses(home: Path, server: Server) -> None:
     token = ingle_token(home, "new", "alice")
     server.make_session()

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import time
 
-from ingle.capacity import NetworkUse, SessionUsage
+from ingle.capacity import NetworkUse, ProcessUse, SessionUsage
 from ingle.isolation.gpu_usage import GpuUse
+from ingle.isolation.limits import disk_usage
 from ingle.isolation.limits.usage_samples import UsageSamples, measure
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.process.slot import ProcessSlot
@@ -13,6 +15,16 @@ from ingle.support import processes
 
 NOT_RECORDED = "hosts are recorded only in a sandbox with the network `allowlist`"
 SHARED = "the session shares its network with its forks or its original; hosts of all of them are listed"
+
+
+MAX_PROCESSES = 100
+MAX_NAME_CHARS = 64
+
+DISK_SECONDS = 5.0
+"""Least time between two counts of the files."""
+
+DISK_SHARE = 20
+"""Counting the files takes at most one part of so many of the time."""
 
 
 class Usage:
@@ -25,6 +37,9 @@ class Usage:
         """What it uses on GPUs, as of a few seconds ago; None where not known."""
         self._sampled_cells = 0
         """Number of the last cell that had ended at the last sample."""
+        self._disk: int | None = None
+        self._disk_due = 0.0
+        """Time at which the files are counted anew."""
 
     @property
     def has_run(self) -> bool:
@@ -54,10 +69,24 @@ class Usage:
         self.gpu = sum((used[pid] for pid in pids if pid in used), GpuUse())
 
     async def read(self) -> SessionUsage:
-        """Return the samples of the last half hour, with one of now."""
+        """Return the samples of the last half hour, with one of now; its processes and files."""
         await self.sample()
-        limit = self._spec.grant.limits.memory
-        return SessionUsage(self._spec.session_id, self._samples.read(), limit, os.cpu_count() or 1)
+        worker, limit = self._slot.worker, self._spec.grant.limits.memory
+        running = [] if worker is None or worker.pid is None else await asyncio.to_thread(_processes, worker.pid)
+        samples, disk = self._samples.read(), await self._count_files()
+        return SessionUsage(self._spec.session_id, samples, limit, os.cpu_count() or 1, running, disk)
+
+    async def _count_files(self) -> int | None:
+        """Return the bytes of the files in the own folder. Many files are counted more rarely."""
+        began = time.monotonic()
+        if began >= self._disk_due:
+            folder = self._slot.workspace.folders.place
+            # Other requests that come meanwhile get the count before.
+            self._disk_due = began + DISK_SECONDS
+            self._disk = await asyncio.to_thread(disk_usage.size, folder)
+            ended = time.monotonic()
+            self._disk_due = max(self._disk_due, ended + (ended - began) * DISK_SHARE)
+        return self._disk
 
     def network(self) -> NetworkUse:
         """Return the hosts that the session asked for."""
@@ -68,3 +97,14 @@ class Usage:
         shared = worker is not None and worker.siblings.shared
         notices = [SHARED] if shared and self._slot.workspace.folders.shared else []
         return NetworkUse(self._spec.session_id, grant.network, hosts.read(), hosts.forgotten, notices)
+
+
+def _processes(root: int) -> list[ProcessUse]:
+    """Return a process and those below it, the largest first. Blocks for a moment."""
+    found = []
+    for pid in [root, *processes.below(root)]:
+        memory, _ = processes.usage(pid)
+        name = processes.read(f"/proc/{pid}/comm", MAX_NAME_CHARS).decode("utf-8", "replace").rstrip("\n")
+        if memory is not None and name:
+            found.append(ProcessUse(name, memory))
+    return sorted(found, key=lambda each: (-each.memory, each.name))[:MAX_PROCESSES]
