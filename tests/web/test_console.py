@@ -78,6 +78,24 @@ def test_the_list_shows_who_waits_and_takes_the_answer(page: Page, server: Serve
     assert server.execute("answer", name)["result"]["text/plain"] == "'Q3'"
 
 
+def test_the_list_says_why_a_process_ended(page: Page, server: Server, name: str) -> None:
+    server.execute("import os; os._exit(3)", name)
+    page.goto(server.url)
+    row = page.get_by_role("row", name=name)
+    expect(row).to_contain_text(re.compile("process ended.*ended with exit code 3 after cell 1"))
+
+
+def test_an_address_without_a_session_leads_to_those_there_are(browser: Browser, server: Server) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(server.url + server.client.post("/v1/signin/codes", json={}).json()["path"])
+    page.goto(server.url + "/sessions/nowhere")
+    expect(page.get_by_role("status")).to_contain_text("there is no session 'nowhere'")
+    page.get_by_role("main").get_by_role("link", name="All sessions").click()
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    context.close()
+
+
 def test_the_list_is_searched_and_sorted_by_keyboard(page: Page, server: Server, name: str) -> None:
     page.goto(server.url + "/")
     page.get_by_role("link", name=name, exact=True).wait_for()
@@ -224,12 +242,17 @@ def test_dangerous_actions_say_what_is_lost(page: Page, server: Server, name: st
     open_session(page, server, name)
     page.get_by_role("button", name="Roll back").click()
     expect(page.get_by_role("dialog")).to_contain_text("what 1 cell did to variables")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Roll back")).to_be_focused()
+    page.keyboard.press("Enter")
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     assert wait_until(lambda: server.execute("a", name)["result"]["text/plain"] == "1", 20)
     page.locator("summary", has_text="More").click()
     page.get_by_role("button", name="Clear variables").click()
     expect(page.get_by_role("note")).to_contain_text("variable")
     page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.locator("summary", has_text="More")).to_be_focused()
     expect(page.get_by_role("button", name="Stop the session")).to_be_hidden()
     page.locator("summary", has_text="More").click()
     page.get_by_role("button", name="Stop the session").click()
@@ -272,6 +295,12 @@ def test_the_memory_that_a_cell_took_is_told(page: Page, server: Server, name: s
     expect(page.get_by_text("Nothing has run")).to_be_visible()
     write(page, "big = bytearray(60_000_000)")
     expect(cell(page, 1).get_by_title("Change of memory")).to_have_text(re.compile(r"^\+[56]\d\.\d MB$"))
+    # After a reload it is told by the samples around the cell.
+    began = server.client.get(f"/v1/sessions/{name}/cells").json()["cells"][0]["started_at"]
+    kept = [{"time": began + seconds, "cpus": 0, "memory": size} for seconds, size in ((-1, 10**7), (60, 8 * 10**7))]
+    page.route("**/usage", lambda route: route.fulfill(json={"session_id": name, "samples": kept}))
+    page.reload()
+    expect(cell(page, 1).get_by_title("Change of memory")).to_have_text("+70.0 MB")
 
 
 # The views beside it
@@ -351,6 +380,7 @@ def test_resources_network_and_shell(page: Page, server: Server, name: str) -> N
     server.execute("x = bytearray(30_000_000)", name)
     open_session(page, server, name, "resources")
     expect(page.get_by_role("img", name=re.compile("Memory over"))).to_be_visible()
+    expect(page.get_by_role("complementary")).to_contain_text(re.compile("Processes 1ingle-session.*B in its folder"))
     page.get_by_role("link", name="Network").click()
     expect(page.get_by_text("Network access:")).to_be_visible()
     page.get_by_role("link", name="Shell").click()

@@ -95,15 +95,19 @@ export function download(blob, name) {
 /** A menu closes when something of it is chosen, when the reader clicks elsewhere, and with Escape. */
 function Menu({ children }) {
   const place = useRef(null);
+  // What had the focus is hidden now. A dialog that follows gives the focus back to the menu.
+  const fold = () => { if (place.current) { place.current.open = false; place.current.firstElementChild.focus(); } };
   useEffect(() => {
     const close = (event) => {
-      if (place.current && (event.type === "keydown" ? event.key === "Escape" : !place.current.contains(event.target))) place.current.open = false;
+      if (!place.current?.open) return;
+      if (event.type === "keydown" && event.key === "Escape") fold();
+      else if (event.type === "click" && !place.current.contains(event.target)) place.current.open = false;
     };
     addEventListener("click", close);
     addEventListener("keydown", close);
     return () => { removeEventListener("click", close); removeEventListener("keydown", close); };
   }, []);
-  return html`<details class="menu" ref=${place}><summary>More</summary><div onClick=${() => { if (place.current) place.current.open = false; }}>${children}</div></details>`;
+  return html`<details class="menu" ref=${place}><summary>More</summary><div onClick=${fold}>${children}</div></details>`;
 }
 
 export function Actions({ timeline }) {

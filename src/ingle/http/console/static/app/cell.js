@@ -73,6 +73,11 @@ function Part({ part, session, onMore }) {
 /** Texts that people and notebooks have put between the cells. */
 const Notes = ({ notes }) => notes.map((note) => html`<div class="note" title=${note.author ? `Written by ${byWhom(note.author)}` : ""}><${Markdown} text=${note.text} /></div>`);
 
+/** When the cell began. Only this is drawn again each second. */
+function Began({ time }) {
+  return html`<time title=${moment(time)}>${now.value - time < 3600 ? age(time) : clock(time)}</time>`;
+}
+
 export function CellView({ timeline, cell, selected }) {
   cell.version.value;
   const [more, setMore] = useState(null);
@@ -94,7 +99,7 @@ export function CellView({ timeline, cell, selected }) {
       <span class="spacer"></span>
       ${cell.memory ? html`<span title="Change of memory">${cell.memory > 0 ? "+" : "−"}${bytes(Math.abs(cell.memory))}</span>` : ""}
       <${Elapsed} cell=${cell} />
-      ${cell.started && html`<time title=${moment(cell.started)}>${now.value - cell.started < 3600 ? age(cell.started) : clock(cell.started)}</time>`}
+      ${cell.started && html`<${Began} time=${cell.started} />`}
     </header>
     <${Code} code=${cell.code} />
     ${cell.left > 0 && html`<p class="muted">${cell.left} earlier outputs of this cell are not shown.</p>`}

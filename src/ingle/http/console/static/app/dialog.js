@@ -23,7 +23,8 @@ export function Dialog() {
   const about = question.value;
   useEffect(() => { if (about && !box.current.open) box.current.showModal(); }, [about]);
   if (!about) return null;
-  const answer = (value) => { question.value = null; about.resolve(value); };
+  // The browser gives the focus back to the button that asked when a dialog is closed, and not when it is removed.
+  const answer = (value) => { box.current?.close(); question.value = null; about.resolve(value); };
   const submit = (event) => {
     event.preventDefault();
     answer(Object.fromEntries(new FormData(event.target)));

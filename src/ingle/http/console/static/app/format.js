@@ -42,7 +42,13 @@ export function byWhom(author) {
   return author.name === "owner" ? through : `${author.name} · ${through}`;
 }
 
-export const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-export const moment = (time) => new Date(time * 1000).toLocaleString();
+// Made once: to make one takes longer than to draw a cell.
+const clocks = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const moments = new Intl.DateTimeFormat([], { dateStyle: "short", timeStyle: "medium" });
+const numbers = new Intl.NumberFormat("en");
+
+export const clock = (time) => clocks.format(time * 1000);
+export const moment = (time) => moments.format(time * 1000);
+export const count = (number) => numbers.format(number);
 export const percent = (share) => `${Math.round(share * 100)} %`;
-export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;

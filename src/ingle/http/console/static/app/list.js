@@ -35,7 +35,8 @@ function Memory({ row }) {
 }
 
 function Row({ row }) {
-  const why = row.state === "dead" || (row.state === "hibernated" && row.notice) ? row.notice : "";
+  const ended = row.status === "exit" && row.state === "idle";
+  const why = row.state === "dead" || row.state === "hibernated" || ended ? row.notice : "";
   return html`<tr class=${stateOf(row.state).kind}>
     <td class="c-state"><${State} state=${row.state} since=${row.since} /></td>
     <th scope="row" class="c-name"><${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}`}>${row.session_id}<//>
@@ -43,6 +44,7 @@ function Row({ row }) {
       ${row.parent && html`<span class="tag" title="Forked from this session">copy of ${row.parent}</span>`}</th>
     <td class="c-code"><code>${row.code || ""}</code>
       ${row.status === "error" && row.state === "idle" && html` <span class="badge error">failed</span>`}
+      ${ended && html` <span class="badge exit" title="Its variables are lost">process ended</span>`}
       ${row.author && html` <span class="author">${byWhom(row.author)}</span>`}
       ${why && html`<p class="notice">${why}</p>`}
       ${row.state === "waiting_for_input" && html`<${Answer} session=${row.session_id} prompt=${row.prompt} secret=${row.secret} />`}

@@ -1,6 +1,7 @@
 // The page of one session: its transcript, and beside it one view of what it has and does.
 import { html, useEffect, useMemo } from "./lib.js";
 import { me } from "./api.js";
+import { plain } from "./ansi.js";
 import { byWhom } from "./format.js";
 import { Actions } from "./actions.js";
 import { Branches } from "./branches.js";
@@ -24,9 +25,16 @@ const VIEWS = [
   { key: "shell", name: "Shell", view: Shell, acts: true },
 ];
 
+/** The address names a session that is not here, or not any more. */
+function Missing({ why }) {
+  return html`<main class="list"><div class="empty" role="status"><p>${plain(why)}</p>
+    ${!me.value?.read_only && html`<p><${Link} to="/">All sessions<//></p>`}</div></main>`;
+}
+
 export function SessionPage({ id, view }) {
   const timeline = useMemo(() => new Timeline(id), [id]);
   useEffect(() => { title.value = `${id} · ingle`; return () => timeline.close(); }, [timeline]);
+  if (timeline.ended.value && !timeline.info.value) return html`<${Missing} why=${timeline.ended.value} />`;
   const row = sessions.value.get(id);
   const here = `/sessions/${encodeURIComponent(id)}`;
   const views = VIEWS.filter((each) => !(each.acts && me.value?.read_only));

@@ -12,6 +12,8 @@ const FLOOD_POLL = 1000;
 /** Characters of a cell that are read as events, in their order. Of a longer one the shortened result is read. */
 const TOLD_CHARS = 400_000;
 const PAGE = 60;
+/** Cells at the end of the session that are drawn first; a screen shows fewer. */
+const FIRST_PAGE = 30;
 const MAX_LOADED = 150;
 const FAR_EVENT = Number.MAX_SAFE_INTEGER;
 const NO_SESSION = 4404;
@@ -47,16 +49,18 @@ export class Timeline {
   async start() {
     try {
       const info = await get(sessionPath(this.id));
-      const known = await this.load(Math.max(1, info.execution_count - PAGE + 1), PAGE);
+      const first = Math.max(1, info.execution_count - FIRST_PAGE + 1);
+      const known = await this.load(first, FIRST_PAGE);
       this.origin.value = info.execution_count > 0 && !known ? info.execution_count : 0;
       await this.meet(info.execution_count);
       batch(() => {
         this.info.value = info;
         this.state.value = info.state;
         this.count.value = info.execution_count;
-        this.range.value = { first: Math.max(1, info.execution_count - PAGE + 1), last: info.execution_count };
+        this.range.value = { first, last: info.execution_count };
       });
       if (!this.closed) this.follow();
+      this.weighEarlier();
     } catch (error) {
       if (error instanceof Refused && error.status === 404) this.ended.value = error.message;
       else failure.value = error.message;
@@ -169,6 +173,20 @@ export class Timeline {
       cell.memory = Math.abs(after - cell.weight) >= LEAST_CHANGE ? after - cell.weight : null;
       cell.version.value += 1;
     }, NEXT_LOOK_MS);
+  }
+
+  /** Tell how the memory changed over cells before the page was opened, where samples lie around one cell alone. */
+  async weighEarlier() {
+    const { samples } = await get(sessionPath(this.id, "usage")).catch(() => ({ samples: [] }));
+    const ended = [...this.cells.values()].filter((cell) => cell.started && cell.seconds !== null);
+    for (const cell of ended) {
+      const end = cell.started + cell.seconds;
+      const before = samples.findLast((each) => each.time <= cell.started), after = samples.find((each) => each.time >= end);
+      if (!before || !after || Math.abs(after.memory - before.memory) < LEAST_CHANGE) continue;
+      if (ended.some((other) => other !== cell && other.started < after.time && other.started + other.seconds > before.time)) continue;
+      cell.memory = after.memory - before.memory;
+      cell.version.value += 1;
+    }
   }
 
   /** Draw at most once a frame. */

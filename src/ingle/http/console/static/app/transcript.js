@@ -1,10 +1,12 @@
 // The transcript of a session: a window of its cells that moves with the reader, and a place to run the next one.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
-import { attempt, get, load, mayAct, query, sessionPath } from "./api.js";
+import { attempt, get, load, mayAct, me, query, sessionPath } from "./api.js";
+import { plain } from "./ansi.js";
 import { Approval } from "./approvals.js";
 import { CellView } from "./cell.js";
 import { Editor } from "./editor.js";
 import { plural } from "./format.js";
+import { Link } from "./router.js";
 
 const NEAR_END = 80;
 const FAILED = ["error", "exit", "interrupted"];
@@ -106,7 +108,7 @@ export function Transcript({ timeline }) {
     ${!pinned && html`<button class="to-end" onClick=${toEnd}>Newest ↓</button>`}
     ${others.length > 0 && html`<div class="others">${others.map((each) => html`<${Approval} key=${each.id} session=${timeline.id} approval=${each} done=${() => timeline.askApprovals()} />`)}</div>`}
     ${timeline.ended.value
-      ? html`<p class="ended" role="status">${timeline.ended.value}</p>`
+      ? html`<p class="ended" role="status">${plain(timeline.ended.value)} ${!me.value?.read_only && html`<${Link} to="/">All sessions<//>`}</p>`
       : mayAct() && html`<${Editor} timeline=${timeline} />`}
   </section>`;
 }

@@ -2,10 +2,10 @@
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { get, load, mayAct, sessionPath } from "./api.js";
 import { plain } from "./ansi.js";
-import { bytes, plural } from "./format.js";
+import { bytes, count, plural } from "./format.js";
 import { Value } from "./value.js";
 
-const extent = (variable) => (variable.shape ? variable.shape.join(" × ") : variable.length !== undefined ? String(variable.length) : "");
+const extent = (variable) => (variable.shape ? variable.shape.join(" × ") : variable.length !== undefined ? count(variable.length) : "");
 const print = (variable) => JSON.stringify([variable.type, variable.shape, variable.length, variable.size, variable.preview]);
 
 export function Variables({ timeline }) {
