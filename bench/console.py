@@ -18,10 +18,12 @@ import time
 from pathlib import Path
 
 import httpx
+from playwright.sync_api import Page, sync_playwright
 from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from ingle.support import processes
 from support.server import Server
 
 LONG_TASKS = """window.longTasks = [];
@@ -90,8 +92,6 @@ async def load(server: Server, pages: int, sessions: int, count: int) -> dict[st
 
 def in_browser(server: Server, flood_bytes: int) -> dict[str, float]:
     """Measure first paint from a cold cache, and the memory of a tab after a flood of output."""
-    from playwright.sync_api import sync_playwright
-
     server.make_session("flood")
     found = {}
     with sync_playwright() as playwright:
@@ -126,8 +126,6 @@ def in_browser(server: Server, flood_bytes: int) -> dict[str, float]:
 
 def many_cells(server: Server, count: int) -> dict[str, float]:
     """Run many cells, open their session, and go through it. Measure the longest time that the page did not answer."""
-    from playwright.sync_api import sync_playwright
-
     server.make_session("many")
     with server.make_client() as client:
         for number in range(count):
@@ -136,11 +134,12 @@ def many_cells(server: Server, count: int) -> dict[str, float]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page()
         page.add_init_script(LONG_TASKS)
+        busy = Busy(page)
         path = server.client.post("/v1/signin/codes", json={}).json()["path"]
         began = time.perf_counter()
         page.goto(f"{server.url}{path}&session=many")
         page.locator(f"#cell-{count}").wait_for()
-        opened = time.perf_counter() - began
+        opened, worked = time.perf_counter() - began, busy.seconds()
         for number in (1, count // 2, count):
             page.get_by_label("Cell", exact=True).fill(str(number))
             page.locator(f"#cell-{number}").get_by_text(str(number - 1), exact=True).first.wait_for()
@@ -152,6 +151,7 @@ def many_cells(server: Server, count: int) -> dict[str, float]:
         found = {
             "cells": count,
             "cells_open_seconds": round(opened, 2),
+            "cells_open_busy_seconds": worked,
             "cells_longest_task_ms": page.evaluate("Math.round(Math.max(0, ...window.longTasks))"),
             "cells_in_page": page.get_by_role("article").count(),
         }
@@ -162,14 +162,21 @@ def many_cells(server: Server, count: int) -> dict[str, float]:
 
 def renderers() -> list[int]:
     """Return the resident memory of every tab of Chromium that this program has started."""
-    sizes = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"--type=renderer" in (folder / "cmdline").read_bytes():
-                sizes.append(int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-        except OSError:
-            pass
-    return sizes or [0]
+    below = processes.below(os.getpid())
+    tabs = [pid for pid in below if b"--type=renderer" in processes.read(f"/proc/{pid}/cmdline")]
+    return [processes.usage(pid)[0] or 0 for pid in tabs] or [0]
+
+
+class Busy:
+    """Time that the main thread of a page works. Unlike a duration, it tells little of what else the machine does."""
+
+    def __init__(self, page: Page) -> None:
+        self._devtools = page.context.new_cdp_session(page)
+        self._devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def seconds(self) -> float:
+        metrics = {each["name"]: each["value"] for each in self._devtools.send("Performance.getMetrics")["metrics"]}
+        return round(metrics["TaskDuration"], 2)
 
 
 def main() -> None:
