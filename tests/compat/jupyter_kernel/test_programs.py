@@ -39,6 +39,18 @@ def test_nbclient_runs_a_notebook_of_thirty_cells() -> None:
     check(made.cells)
 
 
+@pytest.mark.req("nb.export")
+def test_nbclient_opens_an_exported_notebook_and_runs_it_again(server: Server, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
+    nbformat.write(notebook(*(code for code, _ in CELLS)), source)
+    ingle(server.home, "run", "-s", "book", str(source))
+    ingle(server.home, "export", "book", "-o", str(target))
+    exported = nbformat.read(target, 4)
+    check(exported.cells)
+    NotebookClient(exported, timeout=60, kernel_name="ingle").execute()
+    check(exported.cells)
+
+
 def test_papermill_runs_the_same_notebook_with_parameters(tmp_path: Path) -> None:
     source, target = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
     made = notebook("given = 1", *(code for code, _ in CELLS), "given")
