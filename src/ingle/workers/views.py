@@ -81,9 +81,12 @@ async def make(
         raise NoView(str(error)) from None
 
 
-async def undo(worker: Worker, own: str, target: str, protected: list[str]) -> None:
-    """Make the view of this worker show all folders as they are. Raise NoView."""
-    reply, fds = await _ask(worker, messages.CloseView(own, target, protected))
+async def undo(worker: Worker, own: str, target: str, protected: list[str], fork: str, shown: str) -> None:
+    """Make the view of this worker show the files of its session. Raise NoView.
+
+    If the session is a fork, `fork` is its folder, and `shown` its workspace.
+    """
+    reply, fds = await _ask(worker, messages.CloseView(own, target, protected, fork, shown))
     _close(fds)
     if reply.reason:
         raise NoView(reply.reason)

@@ -58,17 +58,22 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
     if order.network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         root_fs.raise_loopback()
+    _show(own, order.shown or f"{own}/workspace", order.target)
+    for folder in order.protected:
+        kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
+        kernel_calls.set_mount(folder, root_fs.READ_ONLY)
+
+
+def _show(own: str, shown: str, target: str) -> None:
+    """Have `target` and the homes that show it show another folder. Nothing is seen of the folders beside `own`."""
     inside = os.open(own, _FOLDER)
-    workspace = os.open(order.shown or f"{own}/workspace", _FOLDER)
+    workspace = os.open(shown, _FOLDER)
     around = os.path.dirname(own)
     kernel_calls.mount("ingle", around, "tmpfs", root_fs.SAFE, root_fs.SMALL_SIZE)
     os.mkdir(own, 0o700)
     kernel_calls.mount(f"/proc/self/fd/{inside}", own, flags=kernel_calls.MS_BIND)
-    for place in (*_homes(order.target), order.target):
+    for place in (*_homes(target), target):
         kernel_calls.mount(f"/proc/self/fd/{workspace}", place, flags=kernel_calls.MS_BIND)
-    for folder in order.protected:
-        kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
-        kernel_calls.set_mount(folder, root_fs.READ_ONLY)
     kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
     os.close(inside)
     os.close(workspace)
@@ -81,10 +86,12 @@ def _homes(folder: str) -> list[str]:
 
 
 def close(order: messages.CloseView) -> None:
-    """Undo the mounts of `make`, inside of the view."""
+    """Undo the mounts of `make`, inside of the view. Then show the files of the session, if that is a fork."""
     places = (*_homes(order.target), order.target)
     for folder in (*reversed(order.protected), *places, os.path.dirname(order.own)):
         kernel_calls.unmount(folder)
+    if order.fork:
+        _show(order.fork, order.shown, order.target)
 
 
 KINDS = (kernel_calls.CLONE_NEWUSER, kernel_calls.CLONE_NEWNS, kernel_calls.CLONE_NEWNET)

@@ -105,11 +105,15 @@ class UseView:
 
 @dataclass(frozen=True)
 class CloseView:
-    """Order to make this worker's view show all folders as they are again. The answer comes as that of `MakeView`."""
+    """Order to have this worker's view show the files of its session. The answer comes as that of `MakeView`."""
 
     own: str
     target: str
     protected: list[str] = field(default_factory=list)
+    fork: str = ""
+    """Folder of the session, if it is a fork: without a view, `target` shows the files of the first session."""
+    shown: str = ""
+    """Workspace of the fork."""
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,23 @@ async def test_trials_follow_one_another(session: Service) -> None:
     assert await say(session, "copy", look) == "[0, 1, 2, 3] ['0', '1', '2', '3']\n"
 
 
+@pytest.mark.req("trial.commit")
+async def test_a_trial_of_a_fork_is_committed_to_the_files_of_the_fork(session: Service) -> None:
+    await session.fork_session("s", "fork")
+    await session.fork_session("fork", "other")
+    for number in range(2):
+        code = f"open('../new{number}', 'w').close()"
+        result = await session.trial("fork", code, network=await network(session))
+        assert result.trial is not None
+        await session.commit("fork", result.trial.name)
+        changed = await session.execute("fork", f"open('../later{number}', 'w').close()")
+        assert changed.files is not None
+        assert changed.files.created == [f"later{number}"]
+    names = {sid: {file.name for file in (await session.list_files(sid, "")).files} for sid in ("s", "fork", "other")}
+    assert names["s"] == names["other"]
+    assert names["fork"] - names["s"] == {"new0", "new1", "later0", "later1"}
+
+
 @pytest.mark.req("trial.discard")
 async def test_an_open_trial_makes_the_session_busy(session: Service) -> None:
     result, _ = await trial(session, "keep = 3")

@@ -350,7 +350,8 @@ class Trials:
             return worker, None
 
         async def leave_view(worker: Worker) -> None:
-            await views.undo(worker, str(copy.folders.folder), target, self._forking.protected)
+            own, (fork, shown) = str(copy.folders.folder), self._slot.workspace.folders.fork_shown
+            await views.undo(worker, own, target, self._forking.protected, fork, shown)
 
         has_view = copy.forked is not None and copy.forked.view is not None
         replacement = Replacement(

@@ -94,6 +94,11 @@ class SessionFolders:
             self._user = uid
 
     @property
+    def fork_shown(self) -> tuple[str, str]:
+        """Return folder and workspace of a fork that appears at the path of the first session, or nothing."""
+        return ("", "") if self.place == self.workspace else (str(self.folder), self.place)
+
+    @property
     def shared(self) -> bool:
         """Return whether other sessions use these folders too."""
         return self._holders > 1
