@@ -35,7 +35,7 @@ from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
-from ingle_worker.snapshot import devices
+from ingle_worker.snapshot import devices, own_folder
 from ingle_worker.trees.open_files import OpenFiles, working_directory
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import (
@@ -349,6 +349,7 @@ class LiveCopies:
             _close(fds)
         if order.source:
             notices += self.files.reopen(order.source, order.target)
+            own_folder.move(order.target)
             notices += self.files.shared(order.source, self._link.fd)
         for folder in order.folders:
             try:

@@ -339,7 +339,7 @@ class Worker:
                 self._stream_copies[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
             self._output.stdout.pipe, self._output.stderr.pipe = self._stream_copies[1], self._stream_copies[2]
         cwd = os.getcwd()
-        self._snapshots.begin(own, cwd)
+        self._snapshots.begin(own, cwd, start.own)
         self.link.send(Started(cwd, notices))
 
     # --- a cell ---

@@ -15,7 +15,7 @@ from typing import Any
 
 from ingle_worker.magics import packages
 from ingle_worker.session.variables import unlisted
-from ingle_worker.snapshot import chunks, reduce, reduce_torch
+from ingle_worker.snapshot import chunks, own_folder, reduce, reduce_torch
 from ingle_worker.snapshot.rebuild.registry import CURRENT, FUTURE_MASK, MAKERS, MODULE, CannotRebuild, LoadState, Lost
 
 CELL_PREFIX = "<cell "
@@ -107,7 +107,7 @@ class _Load:
         packages.put_on_path()
         if summary["cwd"] is not None:
             try:
-                os.chdir(summary["cwd"])
+                os.chdir(own_folder.absolute(summary["cwd"]))
             except OSError as error:
                 notices.append(f"the session's folder {summary['cwd']} cannot be entered now ({error.strerror})")
 

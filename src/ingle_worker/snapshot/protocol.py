@@ -8,7 +8,7 @@ from typing import Any
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.link import Link, WireLost
-from ingle_worker.snapshot import chunks, fingerprints, provenance, reduce_running, save
+from ingle_worker.snapshot import chunks, fingerprints, own_folder, provenance, reduce_running, save
 from ingle_worker.snapshot import load as load_module
 from ingle_worker.wire.messages import ChannelWanted, Compare, Load, Loaded, NotLoaded, Save, SaveFailed
 
@@ -27,9 +27,10 @@ class SnapshotRequests:
         """Record the current environment. Only differences from it are saved."""
         self._environment = save.Environment()
 
-    def begin(self, env: dict[str, str], cwd: str) -> None:
-        """Record the environment variables and the folder with which the session starts."""
+    def begin(self, env: dict[str, str], cwd: str, own: str) -> None:
+        """Record the environment variables and the folder with which the session starts, and its own folder."""
         self._environment.begin(env, cwd)
+        own_folder.start(own)
 
     def save(self, order: Save, running: list[Any]) -> None:
         """Save the session and exit. Runs in a copy; `running` are the threads of the original. Never returns."""

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.snapshot import definitions
+from ingle_worker.snapshot import definitions, own_folder
 from ingle_worker.snapshot.rebuild.registry import MAKERS
 
 _m: Any = types.SimpleNamespace(**MAKERS)
@@ -102,16 +102,16 @@ def _file(value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
         raise Unsavable("a file that has no path")
     if value.closed:
         return (_m.closed_file, (value.name, mode, kind, options))
-    path = os.path.abspath(value.name)
+    path = own_folder.relative(os.path.abspath(os.fsdecode(value.name)))
     if "+" in mode:
         raise Unsavable("a file open for reading and writing at once")
     if "r" in mode:
-        _refuse_odd_file(value)
+        _refuse_odd_file(value, path)
         return (_m.file, (path, mode, kind, value.tell(), b"", options))
     known = _redirected.get(id(value))
     if known is not None:
         return known[1]
-    _refuse_odd_file(value)
+    _refuse_odd_file(value, path)
     fd = value.fileno()
     position = os.lseek(fd, 0, os.SEEK_CUR)
     buffer = os.memfd_create("ingle")
@@ -123,9 +123,9 @@ def _file(value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
     return _redirected[id(value)][1]
 
 
-def _refuse_odd_file(value: Any) -> None:
+def _refuse_odd_file(value: Any, path: str) -> None:
     try:
-        about, there = os.fstat(value.fileno()), os.stat(value.name)
+        about, there = os.fstat(value.fileno()), os.stat(own_folder.absolute(path))
     except OSError as error:
         raise Unsavable(f"an open file whose path no longer exists ({error.strerror})") from None
     if not stat.S_ISREG(about.st_mode) or not os.path.samestat(about, there):
@@ -161,7 +161,7 @@ def database(value: Any) -> Any:
     if path:
         if value.in_transaction:
             raise Unsavable("a database in the middle of a transaction")
-        return (_m.database, (None, path, options))
+        return (_m.database, (None, own_folder.relative(path), options))
     if not hasattr(value, "serialize"):
         raise Unsavable("a database in memory, which this Python cannot copy (3.11 can)")
     return (_m.database, (value.serialize(), ":memory:", options))

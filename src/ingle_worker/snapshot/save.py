@@ -16,7 +16,16 @@ from typing import Any
 
 from ingle_worker.magics import packages
 from ingle_worker.session import variables
-from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin, reduce_torch
+from ingle_worker.snapshot import (
+    chunks,
+    definitions,
+    groups,
+    own_folder,
+    provenance,
+    reduce,
+    reduce_builtin,
+    reduce_torch,
+)
 from ingle_worker.snapshot.rebuild.registry import MAKERS, MODULE
 from ingle_worker.wire import child_variables
 
@@ -71,7 +80,7 @@ class Environment:
         return {
             "environ": {_plain(name): value if value is None else _plain(value) for name, value in changed.items()},
             "path": [_plain(each) for each in path] if path != ["", *self._path] else None,
-            "cwd": _plain(cwd) if cwd is not None and cwd != self._cwd else None,
+            "cwd": _plain(own_folder.relative(cwd)) if cwd is not None and cwd != self._cwd else None,
         }
 
 

@@ -31,6 +31,8 @@ class Start:
     env: dict[str, str] = field(default_factory=dict)
     packages: str = ""
     """Target folder of `%pip install`, one of `folders` or mounted."""
+    own: str = ""
+    """The session's own folder, whose files are part of its state."""
 
 
 @dataclass(frozen=True)

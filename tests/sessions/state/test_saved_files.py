@@ -72,6 +72,35 @@ async def test_a_loaded_session_has_the_files_of_the_save(service: Service, kind
         assert await say(service, "other", f"import sqlite3; {check}") == "[('ok',)]"
 
 
+async def test_a_loaded_session_uses_files_of_its_own(service: Service) -> None:
+    """Its working directory, open files and connections are below its own folder, also if a fork was saved."""
+    await service.create_session("main")
+    await say(service, "main", SETUP)
+    await say(
+        service,
+        "main",
+        "os.chdir('sub'); log = open('log', 'a'); full = open(os.path.abspath('full'), 'w')\n"
+        "db = sqlite3.connect('db'); db.execute('create table t (x)'); db.commit()",
+    )
+    await service.fork_session("main", "fork")
+    folders = {}
+    for sid in ("main", "fork"):
+        await service.save_session(sid, f"of-{sid}")
+        await service.load_session(f"of-{sid}", f"loaded-{sid}")
+        folders[sid] = state_of(Path(session_of(service, sid).folders.place))
+    write = "_ = log.write('x'), full.write('y'); log.flush(); full.flush(); print(os.path.basename(os.getcwd()))"
+    insert = "db.execute('insert into t values (1)'); db.commit()"
+    for sid in ("main", "fork"):
+        assert await say(service, f"loaded-{sid}", f"{write}; {insert}") == "sub"
+        loaded = state_of(Path(session_of(service, f"loaded-{sid}").folders.place))
+        assert (loaded["sub/log"][2], loaded["sub/full"][2]) == (b"x", b"y")
+        assert await say(
+            service, f"loaded-{sid}", "print(sqlite3.connect('db').execute('select x from t').fetchall())"
+        ) == ("[(1,)]")
+    for sid, before in folders.items():
+        assert state_of(Path(session_of(service, sid).folders.place)) == before
+
+
 async def test_a_large_file_and_many_small_ones_are_saved(service: Service) -> None:
     await service.create_session("main")
     await say(service, "main", MANY)

@@ -62,20 +62,14 @@ class SavedState:
         library: SessionLibrary,
         worker: Worker,
         *,
-        moved: tuple[str, str] = ("", ""),
         random: bool = True,
     ) -> tuple[list[str], list[str]]:
         """Load it into a worker that has run nothing. Return its names, and notices of what it lacks.
 
-        A working directory below the first of `moved` is in the other. Without `random`, the worker's random numbers
-        are its own. Raise StartFailed if the GPU is too full for it.
+        Without `random`, the worker's random numbers are its own. Raise StartFailed if the GPU is too full for it.
         """
         await library.load(worker, run=False)
-        cwd = self.summary.cwd
-        source, target = moved
-        if source and cwd is not None and (cwd == source or cwd.startswith(f"{source}/")):
-            cwd = target + cwd[len(source) :]
-        summary = msgspec.json.encode(msgspec.structs.replace(self.summary, cwd=cwd))
+        summary = msgspec.json.encode(self.summary)
         with _thread() as executor:
             loaded = await calls.load(worker, summary, self._send, executor, random=random)
         return loaded.names, _check(loaded)

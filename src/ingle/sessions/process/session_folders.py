@@ -151,7 +151,7 @@ def start_of(
         # The folder of forks too: a worker's access rules are set once, and its copies inherit them.
         own = [] if folders.is_first else [str(folders.folder)]
         made = [str(folders.root), f"{folders.root}/{FORKS}", *own, folders.workspace, packages, tmp]
-    return messages.Start(cwd or folders.workspace, tmp, made, env, packages)
+    return messages.Start(cwd or folders.workspace, tmp, made, env, packages, folders.workspace)
 
 
 def own_folders(folders: SessionFolders, tmp: str, *, own_root: bool) -> list[str]:

@@ -347,10 +347,7 @@ class ProcessSlot:
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
         await self._started
         if origin.state is not None:
-            moved = (source, self.workspace.folders.workspace if view is None else source)
-            names, notices = await origin.state.load(
-                self._calls, self._library, worker, moved=moved, random=not origin.reseed
-            )
+            names, notices = await origin.state.load(self._calls, self._library, worker, random=not origin.reseed)
             self.names = VariableNames(names)
             origin.notices.extend(notices)
         self._journal.notices.add_lasting(origin.notice)

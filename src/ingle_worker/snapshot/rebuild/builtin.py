@@ -9,6 +9,7 @@ import types
 import weakref
 from typing import Any
 
+from ingle_worker.snapshot import own_folder
 from ingle_worker.snapshot.rebuild.registry import maker
 
 
@@ -123,7 +124,7 @@ def file(name: Any, mode: str, kind: str, position: int, pending: bytes, text: d
     if "a" in mode:
         flags |= os.O_APPEND
     plain = "r" if reads else "a" if "a" in mode else "w"
-    raw = io.FileIO(name, plain, opener=lambda path, _: os.open(path, flags, 0o666))
+    raw = io.FileIO(own_folder.absolute(os.fsdecode(name)), plain, opener=lambda path, _: os.open(path, flags, 0o666))
     if kind == "raw" or not reads:
         raw.seek(position)
     if kind == "raw":
@@ -167,7 +168,7 @@ def database(content: Any, path: str, options: dict[str, Any]) -> Any:
     """Connect to a database: one in memory with its content, one on disk by its path."""
     import sqlite3
 
-    made = sqlite3.connect(path, **options)
+    made = sqlite3.connect(path if content is not None else own_folder.absolute(path), **options)
     if content is not None:
         made.deserialize(content)
     return made
