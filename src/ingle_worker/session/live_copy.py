@@ -338,6 +338,8 @@ class LiveCopies:
     def rehome(self, order: Rehome) -> None:
         """Become a session of its own, with its own view, files and folders for temporary files and packages."""
         notices: list[str] = []
+        if order.source:
+            self.files.note_mapped(order.source)
         if order.key:
             self._link.send(ViewWanted())
             _, fds = self._link.receive_ends()
@@ -350,7 +352,7 @@ class LiveCopies:
         if order.source:
             notices += self.files.reopen(order.source, order.target)
             own_folder.move(order.target)
-            notices += self.files.shared(order.source, self._link.fd)
+            notices += self.files.shared(self._link.fd)
         for folder in order.folders:
             try:
                 os.mkdir(folder, 0o700)

@@ -9,6 +9,8 @@ import os
 import socket
 import stat
 
+from ingle_worker.trees.mappings import Mapping, find_mappings
+
 DELETED = " (deleted)"
 
 _ONLY_AT_OPENING = os.O_CREAT | os.O_EXCL | os.O_TRUNC
@@ -22,20 +24,21 @@ class OpenFiles:
         self._cwd = ""
         self._left = ""
         """Working directory of a copy that is about to enter its view."""
+        self._mapped: list[Mapping] = []
 
     def forget(self) -> None:
         """Forget the paths: code runs now, and may change them."""
-        if self._paths or self._cwd:
+        if self._paths or self._cwd or self._mapped:
             self._paths = {}
             self._cwd = ""
+            self._mapped = []
 
     def separate(self, folder: str, tracked: "list[str]") -> None:
         """Give this process its own positions in all open files below the folders. Does nothing without a folder."""
         if not folder:
             return
         known, self._paths = self._paths, {}
-        written: dict[tuple[int, int, int], int] = {}
-        """By inode, flags and position: descriptors of one open file have all three in common."""
+        opened = _Opened()
         folders = (folder, *tracked)
         for fd, path in _opened_below(*folders):
             try:
@@ -45,13 +48,7 @@ class OpenFiles:
                     continue
                 if not stat.S_ISREG(about.st_mode):
                     continue
-                position = os.lseek(fd, 0, os.SEEK_CUR)
-                same = (about.st_ino, flags, position)
-                if flags & os.O_ACCMODE != os.O_RDONLY and same in written:
-                    os.dup2(written[same], fd, inheritable=os.get_inheritable(fd))
-                else:
-                    _open_again(fd, f"/proc/self/fd/{fd}", flags & ~os.O_NOFOLLOW, position)
-                    written[same] = fd
+                opened.open_again(fd, about.st_ino, f"/proc/self/fd/{fd}", flags & ~os.O_NOFOLLOW)
             except OSError:
                 continue  # it stays shared with the original
             if not path.endswith(DELETED):
@@ -64,13 +61,18 @@ class OpenFiles:
             self._cwd = cwd if _is_below(cwd, folders) else ""
 
     def note(self, folder: str) -> None:
-        """Remember which files below the folder are open, and the working directory."""
+        """Remember which files below the folder are open or mapped, and the working directory."""
+        self.note_mapped(folder)
         self._paths = {}
         for fd, path in _opened_below(folder):
             if not path.endswith(DELETED):
                 self._paths[fd] = path, os.fstat(fd).st_ino
         self._left = working_directory()
         self._cwd = self._left if _is_below(self._left, (folder,)) else ""
+
+    def note_mapped(self, folder: str) -> None:
+        """Remember which files below the folder are mapped, while their paths are those of the original."""
+        self._mapped = find_mappings(folder)
 
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""
@@ -79,15 +81,17 @@ class OpenFiles:
     def reopen(self, source: str = "", target: str = "") -> list[str]:
         """Open the files at the same paths that were replaced since. Return notices of those that cannot be opened.
 
-        Files below `source` are opened below `target`.
+        Files below `source` are opened below `target`. Mapped files are mapped from there too.
         """
         lost = []
+        opened = _Opened()
+        self._mapped = [each for each in self._mapped if not _map_again(each, _moved(each.path, source, target))]
         for fd, (path, inode) in self._paths.items():
             place = _moved(path, source, target)
             try:
                 if os.fstat(fd).st_ino != inode or os.stat(place, follow_symlinks=False).st_ino == inode:
                     continue
-                _open_again(fd, place, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW, _position(fd))
+                opened.open_again(fd, inode, place, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW)
                 self._paths[fd] = place, os.fstat(fd).st_ino
             except OSError as error:
                 lost.append(f"{path} ({error.strerror})")
@@ -109,10 +113,9 @@ class OpenFiles:
         os.close(null)
         return _named("connections of the session that are closed", [peer for _, peer in found])
 
-    def shared(self, source: str, wire: int) -> list[str]:
-        """Return notices of what a copy still shares with the original, of whose files below `source` it has copies."""
-        prefix = source + "/"
-        mapped = sorted({path for path in _mapped_together() if path.startswith(prefix)})
+    def shared(self, wire: int) -> list[str]:
+        """Return notices of what a copy still shares with the original, of whose files it has copies."""
+        mapped = sorted({each.path for each in self._mapped})
         deleted = [path for _, path in _opened_below("") if path.endswith(DELETED) and not path.startswith("/dev/")]
         deleted = [path.removesuffix(DELETED) for path in deleted if path.removesuffix(DELETED) not in mapped]
         return [
@@ -120,6 +123,30 @@ class OpenFiles:
             *_named("deleted files that are open, and shared with the original", deleted),
             *_named("connections that are shared with the original", [peer for _, peer in _connections(wire)]),
         ]
+
+
+class _Opened:
+    """Files that were opened anew in the place of descriptors."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[int, int, int], int] = {}
+        """By inode, flags and position: descriptors of one open file have all three in common."""
+
+    def open_again(self, fd: int, inode: int, path: str, flags: int) -> None:
+        """Put a newly opened file in the place of a descriptor, at its position. Raises OSError."""
+        position = _position(fd)
+        same = (inode, flags, position)
+        if flags & os.O_ACCMODE != os.O_RDONLY and same in self._written:
+            os.dup2(self._written[same], fd, inheritable=os.get_inheritable(fd))
+            return
+        own = os.open(path, (flags & ~_ONLY_AT_OPENING) | os.O_CLOEXEC)
+        try:
+            if position:
+                os.lseek(own, position, os.SEEK_SET)
+            os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+        finally:
+            os.close(own)
+        self._written[same] = fd
 
 
 def _named(what: str, names: list[str]) -> list[str]:
@@ -135,16 +162,13 @@ def _moved(path: str, source: str, target: str) -> str:
     return path
 
 
-def _mapped_together() -> list[str]:
-    """Return files that this process has mapped together with others."""
+def _map_again(mapping: Mapping, path: str) -> bool:
+    """Map the file at a path instead. Return False if that is not possible, so that the memory stays shared."""
     try:
-        with open("/proc/self/maps", "rb", buffering=0) as file:
-            lines = file.readall().splitlines()
+        mapping.move_to(path)
     except OSError:
-        return []
-    # The columns are address, permissions, offset, device, inode and path.
-    columns = [line.split(None, 5) for line in lines]
-    return [os.fsdecode(each[5]) for each in columns if len(each) > 5 and each[1].endswith(b"s")]
+        return False
+    return True
 
 
 def _connections(wire: int) -> list[tuple[int, str]]:
@@ -208,14 +232,3 @@ def _opened_below(*folders: str) -> list[tuple[int, str]]:
         if _is_below(path, folders):
             found.append((int(name), path))
     return sorted(found)
-
-
-def _open_again(fd: int, path: str, flags: int, position: int) -> None:
-    """Put a newly opened file in the place of a descriptor."""
-    own = os.open(path, (flags & ~_ONLY_AT_OPENING) | os.O_CLOEXEC)
-    try:
-        if position:
-            os.lseek(own, position, os.SEEK_SET)
-        os.dup2(own, fd, inheritable=os.get_inheritable(fd))
-    finally:
-        os.close(own)
