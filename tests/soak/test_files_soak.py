@@ -1,15 +1,13 @@
-"""Files of a gigabyte in checkpoints, saves and restarts, and random sequences of changes to a session's folder."""
+"""Files of a gigabyte in checkpoints, saves and restarts."""
 
 import hashlib
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
-from support.folder_agent import state_of
 from support.internals import session_of
 from support.service import make_settings
 
@@ -22,7 +20,6 @@ with open('large', 'wb') as file:
         _ = file.write(os.urandom(1 << 22))
 """
 GIGABYTE = 1 << 30
-SEQUENCES = 200
 
 
 @pytest.fixture(scope="module")
@@ -68,45 +65,3 @@ async def test_a_file_of_a_gigabyte_survives_a_restart(apart: Path, mark: str, s
     async with Service.local(settings, apart / "kept", "serve") as second:
         await say(second, "main", "pass")
         assert digest_of(second, "main") == before
-
-
-@pytest.mark.timeout(1800)
-async def test_random_sequences_of_changes_checkpoints_rollbacks_and_saves(service: Service) -> None:
-    chance = random.Random(int(os.environ.get("INGLE_TEST_SEED") or 21))
-    for _ in range(SEQUENCES):
-        await sequence(service, chance)
-
-
-async def sequence(service: Service, chance: random.Random) -> None:
-    """Change a session in random ways. Each return to an earlier state must find all files as they were."""
-    await service.create_session("main")
-    await say(service, "main", "import os, shutil\nfrom pathlib import Path")
-    kept: dict[str, object] = {}
-    for step in range(12):
-        name = chance.choice(["a", "b", "c/d", "c/e"])
-        change = chance.choice(
-            [
-                f"Path({name!r}).parent.mkdir(exist_ok=True); _ = Path({name!r}).write_text('{step}')",
-                f"Path({name!r}).unlink(missing_ok=True)",
-                "shutil.rmtree('c', ignore_errors=True)",
-                f"if Path({name!r}).exists(): os.chmod({name!r}, 0o7{chance.choice('05')}5)",
-            ]
-        )
-        await say(service, "main", change)
-        folder = Path(session_of(service, "main").folders.place)
-        action = chance.choice(["checkpoint", "rollback", "load", "none"])
-        if action == "checkpoint":
-            await service.checkpoint("main", f"n{step % 3}")
-            kept[f"n{step % 3}"] = state_of(folder)
-        elif action == "rollback" and kept:
-            back = chance.choice(sorted(kept))
-            await service.rollback("main", back)
-            assert state_of(folder) == kept[back]
-        elif action == "load":
-            before = state_of(folder)
-            await service.save_session("main", "snap")
-            await service.load_session("snap", "other")
-            assert state_of(Path(session_of(service, "other").folders.place)) == before
-            await service.end_session("other")
-            await service.delete_snapshot("snap")
-    await service.end_session("main")
