@@ -74,7 +74,8 @@ class FileTracker:
     def begin(self) -> None:
         """Begin a cell."""
         if self._watched:
-            self._watches.catch_up()
+            # A commit or an upload may have ended in this turn of the event loop, which has not read its events yet.
+            self._watches.read()
             for each in self._watched:
                 each.folder.reset(each.mark)
 

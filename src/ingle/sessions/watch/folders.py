@@ -328,11 +328,6 @@ class FolderWatches:
                 for folder in watches.listing:
                     folder.keep(event)
 
-    def catch_up(self) -> None:
-        """Hand on events that wait for the end of a pause. The event loop reports all others by itself."""
-        if self._pause is not None:
-            self.read()
-
     def _on_events(self) -> None:
         assert self._watches is not None
         self._loop.remove_reader(self._watches.kernel.fd)
