@@ -335,6 +335,12 @@ class LiveCopies:
             linux.die_with_parent()
             self.settled = True
 
+    def reopen(self, source: str, target: str) -> list[str]:
+        """Use the files below `target` instead of those below `source`. Return notices of those that are lost."""
+        if target:
+            own_folder.move(target)
+        return self.files.reopen(source, target)
+
     def rehome(self, order: Rehome) -> None:
         """Become a session of its own, with its own view, files and folders for temporary files and packages."""
         notices: list[str] = []
@@ -350,8 +356,7 @@ class LiveCopies:
                 notices += self.files.disconnect(self._link.fd)
             _close(fds)
         if order.source:
-            notices += self.files.reopen(order.source, order.target)
-            own_folder.move(order.target)
+            notices += self.reopen(order.source, order.target)
             notices += self.files.shared(self._link.fd)
         for folder in order.folders:
             try:

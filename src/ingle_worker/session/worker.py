@@ -268,7 +268,7 @@ class Worker:
                     self.copies.files.note(message.folder)
                     self.link.send(Started(working_directory()))
                 case Reopen():
-                    notices = self.copies.files.reopen(message.source, message.target)
+                    notices = self.copies.reopen(message.source, message.target)
                     self.link.send(Started(working_directory(), notices))
                 case Shutdown():
                     shutdown.finish(self._main, self._event_loop, self._inherited)

@@ -18,8 +18,7 @@ def start(folder: str) -> None:
 
 def move(folder: str) -> None:
     """Set the folder of a copy. Files keep the names that they were opened with, in the folder of the original."""
-    if folder not in _paths:
-        _paths.insert(0, folder)
+    _paths[:] = [folder, *(each for each in _paths if each != folder)]
 
 
 def relative(path: str) -> str:

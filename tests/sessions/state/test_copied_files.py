@@ -130,7 +130,7 @@ async def test_ten_thousand_small_files_are_copied(service: Service) -> None:
     await service.create_session("main")
     await say(service, "main", MANY)
     before = state(service)
-    assert (await service.fork_session("main", "fork"))[0].notices[1:] == []
+    await service.fork_session("main", "fork")
     change = "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')"
     await say(service, "fork", change)
     assert state(service) == before

@@ -157,6 +157,7 @@ async def test_trials_follow_one_another(session: Service) -> None:
 
 @pytest.mark.req("trial.commit")
 async def test_a_trial_of_a_fork_is_committed_to_the_files_of_the_fork(session: Service) -> None:
+    await say(session, "s", "full = open(os.path.abspath('../full'), 'w')")
     await session.fork_session("s", "fork")
     await session.fork_session("fork", "other")
     for number in range(2):
@@ -167,6 +168,9 @@ async def test_a_trial_of_a_fork_is_committed_to_the_files_of_the_fork(session: 
         changed = await session.execute("fork", f"open('../later{number}', 'w').close()")
         assert changed.files is not None
         assert changed.files.created == [f"later{number}"]
+    # Open files are saved by their paths in the folder, though they were opened in another one.
+    assert "full" not in [each.name for each in (await session.save_session("fork", "kept")).skipped]
+    await session.delete_snapshot("kept")
     names = {sid: {file.name for file in (await session.list_files(sid, "")).files} for sid in ("s", "fork", "other")}
     assert names["s"] == names["other"]
     assert names["fork"] - names["s"] == {"new0", "new1", "later0", "later1"}

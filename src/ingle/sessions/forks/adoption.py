@@ -68,7 +68,7 @@ async def _replace(
         return worker, None
 
     async def leave_view(worker: Worker) -> None:
-        await views.undo(worker, str(folders.folder), session.folders.workspace, [])
+        await views.undo(worker, str(folders.folder), session.folders.workspace, [], *session.folders.fork_shown)
 
     replacement = Replacement(
         text,
