@@ -43,6 +43,25 @@ async def test_an_answer_that_cannot_be_read_ends_no_following(monkeypatch: pyte
     await following.stop()
 
 
+async def test_many_calls_for_a_lost_agent_share_one_judgement() -> None:
+    asked = 0
+
+    async def judge(incarnation: str) -> bool:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return asked > 1
+
+    found = Agents(StaticDirectory([]), ClusterToken("the token of these tests"), judge)
+    assert await asyncio.gather(*(found.is_over("lost") for _ in range(100))) == [False] * 100
+    assert asked == 1
+    async with asyncio.timeout(20):
+        while not await found.is_over("lost"):
+            await asyncio.sleep(0.01)
+    assert asked == 2
+    await found.stop()
+
+
 async def test_a_snapshot_without_an_agent_is_refused_as_unavailable() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b""

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from ingle import errors
 from ingle.cluster.directory import AgentInfo, Directory
@@ -19,6 +20,9 @@ RECONNECT_SECONDS = 0.25
 """Pause before a link is opened again; it doubles up to the next."""
 
 MAX_RECONNECT_SECONDS = 2.0
+
+JUDGED_SECONDS = 0.2
+"""Time for which a judgement of a lost agent holds. Routers ask again after 0.25 s."""
 
 MAX_OVER = 10_000
 """Ended agents that a gateway remembers."""
@@ -37,7 +41,7 @@ class ConnectedAgent:
         self.pending = 0
 
 
-Judge = Callable[[str], Awaitable[bool]]
+Judge = Callable[[str], Coroutine[Any, Any, bool]]
 """Tells whether an agent that is out of reach has certainly ended."""
 
 
@@ -51,6 +55,8 @@ class Agents:
         self._following: dict[str, asyncio.Task[None]] = {}
         self._over: dict[str, str] = {}
         """Agents whose process has ended, with the names of their nodes."""
+        self._judging: dict[str, asyncio.Task[bool]] = {}
+        """Judgements of lost agents that are under way or fresh."""
         self._changed = asyncio.Event()
         self.up: dict[str, ConnectedAgent] = {}
         """Connected agents, by incarnation."""
@@ -125,7 +131,22 @@ class Agents:
         """Return whether an agent has certainly ended, so that its sessions run nowhere."""
         if incarnation in self._over:
             return True
-        return incarnation not in self.up and await self._judge(incarnation)
+        return incarnation not in self.up and await self._judged(incarnation)
+
+    async def _judged(self, incarnation: str) -> bool:
+        """Return whether a lost agent has ended. All who ask within a moment share the requests to the store."""
+        judging = self._judging.get(incarnation)
+        if judging is None:
+            judging = self._judging[incarnation] = asyncio.ensure_future(self._judge_once(incarnation))
+        # One who asks may be cancelled.
+        return await asyncio.shield(judging)
+
+    async def _judge_once(self, incarnation: str) -> bool:
+        try:
+            return await self._judge(incarnation)
+        finally:
+            loop = asyncio.get_running_loop()
+            loop.call_later(JUDGED_SECONDS, self._judging.pop, incarnation, None)
 
     async def wait_changed(self, seconds: float) -> None:
         """Wait until an agent has come or gone, or for `seconds`."""
@@ -133,7 +154,7 @@ class Agents:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     async def stop(self) -> None:
-        tasks = list(self._following.values())
+        tasks = [*self._following.values(), *self._judging.values()]
         for task in tasks:
             task.cancel()
         if tasks:
