@@ -2,8 +2,9 @@
 
 Each folder of tests/compat is about one client and names its packages in requirements.txt. It must not have the name
 of a package that its tests import. The packages get a virtual environment of their own in build/compat, which is made
-anew when that file changes. With NEWEST=1 the newest versions are tried instead. A package.json names packages of
-Node.js beside them, which are installed where npm is; tests without them are skipped by name.
+anew when that file changes. With NEWEST=1 the newest versions are tried instead, below bounds that a file gives a
+reason for. A package.json names packages of Node.js beside them, which are installed where npm is; tests without them
+are skipped by name.
 
 Installing takes most of the time, and much of that is waiting, so that JOBS clients are prepared and tested at once.
 """
@@ -27,6 +28,9 @@ COMMON = ("pytest>=9.0", "pytest-asyncio>=1.4", "pytest-timeout>=2.4")
 
 INSTALL = (ROOT / "tools" / "install.py", "--no-compile")
 """Most modules of these packages are never imported, so that compiling all of them ahead takes longer."""
+
+PINNED = re.compile(r"(==|~=|>=)[^,]*,?")
+"""What NEWEST leaves out of a requirement. A bound from above stays: packages do not work together past it."""
 
 JOBS = 2
 
@@ -76,7 +80,7 @@ def requirements(client: Path) -> list[str]:
     lines = (client / "requirements.txt").read_text().splitlines()
     named = [line for line in lines if line and not line.startswith("#")]
     if os.environ.get("NEWEST"):
-        return [re.split(r"[=<>~!]=?", line)[0] for line in named]
+        return [PINNED.sub("", line) for line in named]
     return named
 
 
