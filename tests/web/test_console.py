@@ -91,6 +91,7 @@ def test_an_address_without_a_session_leads_to_those_there_are(browser: Browser,
     page.goto(server.url + server.client.post("/v1/signin/codes", json={}).json()["path"])
     page.goto(server.url + "/sessions/nowhere")
     expect(page.get_by_role("status")).to_contain_text("there is no session 'nowhere'")
+    expect(page.get_by_role("navigation", name="Views")).to_have_count(0)
     page.get_by_role("main").get_by_role("link", name="All sessions").click()
     expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
     context.close()
