@@ -1,6 +1,7 @@
 """Objects, claims and leases, in a folder and in a bucket."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -186,3 +187,22 @@ async def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_a_wrong_url_is_refused(url: str, words: str) -> None:
     with pytest.raises(errors.InvalidRequest, match=words):
         open_store(url)
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_small_requests_do_not_wait_for_uploads(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(store.objects, "upload", lambda path, file: go_on.wait(60))
+    file = tmp_path / "large"
+    file.write_bytes(b"x")
+    with file.open("rb") as opened:
+        uploads = [asyncio.ensure_future(store.upload(f"a/{number}", opened.fileno())) for number in range(40)]
+        try:
+            async with asyncio.timeout(20):
+                await store.write("leases/one", b"1")
+                assert [each.path for each in await store.list("leases/")] == ["leases/one"]
+        finally:
+            go_on.set()
+            await asyncio.gather(*uploads)

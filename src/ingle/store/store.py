@@ -33,6 +33,9 @@ MIN_BYTES_PER_SECOND = 512 * 1024
 
 THREADS = 16
 
+TRANSFERS = 12
+"""Uploads and downloads at a time. Other threads are left to renewals of the lease and other small requests."""
+
 FINAL = (errors.StoreRefused, errors.StoreFull)
 """Failures that another attempt does not mend."""
 
@@ -49,6 +52,7 @@ class Store:
         self.objects = objects
         self.name = name
         self._threads = ThreadPoolExecutor(THREADS, "ingle-store")
+        self._transfers = asyncio.Semaphore(TRANSFERS)
 
     async def read(self, path: str) -> bytes | None:
         """Return the content of an object, or None if there is none."""
@@ -84,7 +88,8 @@ class Store:
                 file.seek(0)
                 self.objects.upload(path, file)
 
-        await self._call(work, None)
+        async with self._transfers:
+            await self._call(work, None)
 
     async def download(self, path: str, fd: int) -> bool:
         """Write the content of an object to an empty file. Return False if there is none."""
@@ -95,7 +100,8 @@ class Store:
                 file.truncate()
                 return self.objects.download(path, file)
 
-        return await self._call(work, None)
+        async with self._transfers:
+            return await self._call(work, None)
 
     async def list(self, prefix: str) -> list[Entry]:
         """Return all objects below a prefix that ends with a slash, by path."""
