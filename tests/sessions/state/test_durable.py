@@ -72,6 +72,23 @@ def came_back(result: Result, cell: int) -> bool:
     return any(notice.startswith(f"this session is as it was after cell {cell}, saved ") for notice in result.notices)
 
 
+async def test_a_request_in_the_moment_of_the_save_does_not_prevent_it(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autosave, "QUIET_SECONDS", 1.0)
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 1")
+        session = session_of(service, "s")
+        turn = session.turns.try_take("listing")
+        assert turn is not None
+        timer = session.saves._timer
+        assert timer is not None
+        assert await until(lambda: timer.when() < asyncio.get_running_loop().time())
+        session.turns.release(turn)
+        await saved(service, 1)
+
+
 # --- the next server ---------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import asyncio
 from ingle import errors
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turn, Turns
-from ingle.sessions.persistence.autosave import AutoSave
+from ingle.sessions.persistence.autosave import MAX_PAUSE_SECONDS, AutoSave
 from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.process.slot_states import SlotState
@@ -50,9 +50,14 @@ class SaveSchedule:
         autosave, worker = self._autosave, self._slot.worker
         if autosave is None or not autosave.uncopied or worker is None or worker.signalled:
             return
-        turn = self._turns.try_take("save") if self._slot.state is SlotState.UP else None
+        if self._slot.state is not SlotState.UP:
+            return
+        turn = self._turns.try_take("save")
         if turn is not None:
             self._tasks.start(self._copy(autosave, turn))
+        elif not self._turns.has_cell:
+            # A listing or a save has the turn for a moment, and nothing after it would have the session copied.
+            self._timer = asyncio.get_running_loop().call_later(MAX_PAUSE_SECONDS, self._copy_if_quiet)
 
     async def _copy(self, autosave: AutoSave, turn: Turn) -> None:
         try:
