@@ -14,7 +14,7 @@ READ_SECONDS = 10.0
 """Seconds without a byte after which a request has failed. `Store` repeats it."""
 
 ATTEMPTS = 2
-"""Attempts of the library itself, within one of `Store`."""
+"""Attempts of the client itself, within one of `Store`: a server may have closed an idle connection."""
 
 CONNECTIONS = 32
 
@@ -48,7 +48,7 @@ class BucketObjects:
         options = {"use_listings_cache": False, "skip_instance_cache": True}
         self._files: Any = fsspec.filesystem(scheme, **options, **OPTIONS.get(scheme, {}), **_credentials(scheme))
         if scheme == "s3":
-            self._files.retries = ATTEMPTS
+            self._files.retries = 1  # `Store` repeats what its client has repeated already
         self._root = path.strip("/")
 
     def _path(self, path: str) -> str:

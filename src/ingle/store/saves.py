@@ -82,9 +82,11 @@ class SessionSaves:
         for entry in (await self._store.list(self._folder))[:-KEPT_SAVES]:
             await self._store.delete(entry.path)
 
-    async def remove(self) -> None:
+    async def remove(self, last: int) -> None:
+        """Remove the saves of epochs up to the last."""
         for entry in await self._store.list(self._folder):
-            await self._store.delete(entry.path)
+            if _epoch(entry) <= last:
+                await self._store.delete(entry.path)
 
 
 class NamedSaves:

@@ -1,7 +1,6 @@
 """The store of one server, as the parts of a node use it: claims, the own lease, and saves with their chunks."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -165,9 +164,7 @@ class SharedStore:
             task.cancel()
         if self._collecting:
             await asyncio.wait(self._collecting)
-        with contextlib.suppress(errors.StoreFailed):
-            await self.leases.release(self.agent)
-            await self.leases.close()
+        await self.leases.close(self.agent)
         self.store.close()
 
 

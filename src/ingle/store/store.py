@@ -39,7 +39,9 @@ TRANSFERS = 12
 FINAL = (errors.StoreRefused, errors.StoreFull)
 """Failures that another attempt does not mend."""
 
-FULL = ("QuotaExceeded", "StorageFull", "InsufficientStorage", "507")
+FULL = {"QuotaExceeded", "StorageFull", "InsufficientStorage", "507"}
+"""Codes and the status with which a store answers that it is full."""
+
 REFUSED = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "RefreshError", "DefaultCredentialsError")
 _SECRET = re.compile(r"//[^/@]*@|\?.*")
 
@@ -186,7 +188,7 @@ def _named(error: Exception, name: str) -> errors.StoreFailed:
     cause = error.__cause__ or error
     text = f"{type(cause).__name__}: {cause}"[:500]
     number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT) or any(word in text for word in FULL):
+    if number in (errno.ENOSPC, errno.EDQUOT) or not FULL.isdisjoint(_answered(cause)):
         return errors.StoreFull(f"the store {name} is full ({text}); free space there or raise its quota, and retry")
     if isinstance(error, PermissionError) or any(word in text for word in REFUSED):
         return errors.StoreRefused(
@@ -196,3 +198,14 @@ def _named(error: Exception, name: str) -> errors.StoreFailed:
     if isinstance(error, FileNotFoundError):
         return errors.StoreFailed(f"the store {name} does not exist ({text}); create the bucket or the folder")
     return errors.StoreFailed(f"the store {name} failed ({text}); check the network and the store, and retry")
+
+
+def _answered(error: BaseException) -> set[str]:
+    """Return the code and the status in the answer of a store. The text is no help: it may quote any path."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return {str(getattr(error, "code", ""))}
+    return {
+        str(response.get("Error", {}).get("Code")),
+        str(response.get("ResponseMetadata", {}).get("HTTPStatusCode")),
+    }

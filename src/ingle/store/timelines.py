@@ -116,5 +116,8 @@ class StoredTimeline:
                 await self._store.delete(entry.path)
 
     async def remove(self) -> None:
+        """Remove the segments of this epoch, and of those before."""
+        after = f"{self._folder}{self._epoch + 1:010d}/"
         for entry in await self._store.list(self._folder):
-            await self._store.delete(entry.path)
+            if entry.path < after:
+                await self._store.delete(entry.path)

@@ -162,7 +162,7 @@ class DurableSessions:
             self.registry.remove_later(uid)
             stored = self._stored.pop(uid, None)
             if stored is not None:
-                await stored.end(keep=False)
+                await stored.close(None, keep=False)
             raise
         return row
 

@@ -115,7 +115,7 @@ class SharedSessions:
             await stored.begin()
             await self._note(stored)
         except BaseException:
-            await stored.end(keep=False)
+            await stored.close(None, keep=False)
             raise
         return stored
 
@@ -166,6 +166,12 @@ class SharedSessions:
             return 0, ""
         return claim.epoch, claim.agent
 
+    async def settle(self) -> None:
+        """Give up the sessions that ended here while the store failed."""
+        for stored in list(self._own.values()):
+            if stored.closed is not None:
+                await stored.end(keep=stored.closed)
+
     async def abandoned(self, known: Callable[[str], bool]) -> list[Claim]:
         """Return claims of sessions that no server has. `known` says which of them this server has."""
         claims = await self.shared.claims.all()
@@ -178,8 +184,7 @@ class SharedSessions:
             if known(claim.key) or claim.key in self._held_back:
                 continue
             if claim.agent == self._server and not claim.released:
-                # Without a session it was taken by a request whose answer was lost.
-                gone = await self._give_up(claim)
+                gone = not self._had(claim)
             else:
                 silence = silences.get(claim.agent)
                 gone = claim.released or silence is None or silence > self._settings.store_takeover
@@ -187,17 +192,15 @@ class SharedSessions:
                 found.append(claim)
         return found
 
-    async def _give_up(self, claim: Claim) -> bool:
-        """Release a claim whose session has ended here. Return True if this server never had that session."""
+    def _had(self, claim: Claim) -> bool:
+        """Return whether this server has or had the session of its claim. If not, the store failed after the claim."""
         stored = self._own.get(claim.key)
-        if stored is None or stored.claim.epoch != claim.epoch:
-            return True
-        if stored.closed is not None:
-            await stored.end(keep=stored.closed)
-        return False
+        return stored is not None and stored.claim.epoch == claim.epoch
 
     async def adopt(self, before: Claim) -> StoredSession | None:
         """Take a session over from the server that had it. Return None if another was faster, or if it has ended."""
+        if before.agent == self._server and not before.released and self._had(before):
+            return None  # it ends here at this moment, or has to be given up
         try:
             save = await SessionSaves(self.shared.store, before.key).newest(before.epoch + 1)
         except errors.SnapshotDamaged:
@@ -249,21 +252,26 @@ class SharedSessions:
             begun = await StoredRequests(self.shared.store, key).read()
             lost = [each for each in begun if each.key not in known]
             there = msgspec.structs.replace(there, requests=[*there.requests, *lost])
-        if row is not None and (there is None or _time(row) >= _time(there)):
-            stored = self._stored(claim, row)
-            await stored.save(row.save)
-        elif earlier is not None and there is not None:
-            stored = self._stored(claim, there)
-            await stored.begin_with(earlier)
-        else:
-            return None
-        await self._note(stored)
+        try:
+            if row is not None and (there is None or _time(row) >= _time(there)):
+                stored = self._stored(claim, row)
+                await stored.save(row.save)
+            elif earlier is not None and there is not None:
+                stored = self._stored(claim, there)
+                await stored.begin_with(earlier)
+            else:
+                return None
+            await self._note(stored)
+        except BaseException:
+            # This server has the claim and not the session, so that it may be taken over again.
+            self._own.pop(key, None)
+            raise
         return stored
 
     async def hold_back(self, stored: StoredSession) -> None:
         """Give up a session that this server may not have, for another one."""
         self.leave(stored.claim.key)
-        await stored.end(keep=True)
+        await stored.close(None, keep=True)
 
     def leave(self, key: str) -> None:
         """Leave a session to other servers, unless somebody asks this one for it."""

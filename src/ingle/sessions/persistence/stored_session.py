@@ -178,8 +178,10 @@ class StoredSession:
         if self.stale or self.released:
             return
         if not keep:
-            await self._keys.remove()
-            await self._saves.remove()
+            # The store may have failed before, and another session may have the name by now.
+            if await self._shared.claims.epoch(self.claim.key) == self.claim.epoch:
+                await self._keys.remove()
+            await self._saves.remove(self.claim.epoch)
             await self._timeline.remove()
         await self._shared.claims.release(self.claim)
         self.released = True

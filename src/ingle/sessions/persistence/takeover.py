@@ -103,6 +103,7 @@ class Takeover:
                 logger.info("the store was not read: %s", error.message)
 
     async def _look(self, shared: SharedSessions) -> None:
+        await shared.settle()
         abandoned = await shared.abandoned(self._known) if shared.takes_over else []
         for session in list(self._sessions.values()):
             if session.autosave is not None and session.autosave.taken_over:
