@@ -39,7 +39,7 @@ class AgentProcess:
 
     @classmethod
     async def start(
-        cls, home: Path, node: str, store: Path, settings: Settings, *, port: int = 0, labels: tuple[str, ...] = ()
+        cls, home: Path, node: str, store: str, settings: Settings, *, port: int = 0, labels: tuple[str, ...] = ()
     ) -> "AgentProcess":
         read, write = os.pipe()
         os.write(write, TOKEN.encode())
@@ -51,7 +51,7 @@ class AgentProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=[read],
-                env={**os.environ, **variables(settings), "INGLE_STORE": str(store)},
+                env={**os.environ, **variables(settings), "INGLE_STORE": store},
             )
         finally:
             os.close(read)
@@ -88,11 +88,11 @@ def cluster_node_of(gateway: Service) -> ClusterNode:
 class Cluster:
     """Agents with a common store, and the gateways that a test asks for."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, store: str | None = None) -> None:
+        """`store` is the URL of a bucket. Without one the cluster has a folder."""
         self.folder = folder
         self.settings = settings
-        self.store = folder / "store"
-        self.store.mkdir()
+        self.store = store or str(folder / "store")
         self.agents: list[AgentProcess] = []
         self._gateways: list[Service] = []
 
@@ -108,7 +108,7 @@ class Cluster:
     async def gateway(self) -> Service:
         """Return a new gateway, connected to all agents."""
         directory = StaticDirectory([(each.info.host, each.info.port) for each in self.agents])
-        store = await asyncio.to_thread(open_store, str(self.store))
+        store = await asyncio.to_thread(open_store, self.store)
         node = ClusterNode(self.settings, self.folder / "gateway", directory, ClusterToken(TOKEN), store)
         service = Service(self.settings, node, shared=Shared(node.key_store))
         await service.start()
@@ -121,7 +121,7 @@ class Cluster:
     def flags(self) -> list[str]:
         """Flags of `ingle serve` for a gateway."""
         addresses = ",".join(f"{each.info.host}:{each.info.port}" for each in self.agents)
-        return ["--cluster", f"static:{addresses}", "--store", str(self.store)]
+        return ["--cluster", f"static:{addresses}", "--store", self.store]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -152,10 +152,10 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster(settings: Settings, count: int) -> AsyncIterator[Cluster]:
+async def cluster(settings: Settings, count: int, store: str | None = None) -> AsyncIterator[Cluster]:
     """Start a cluster for as long as the context lasts."""
     with tempfile.TemporaryDirectory(prefix="ingle-cluster-") as folder:
-        made = Cluster(Path(folder), settings)
+        made = Cluster(Path(folder), settings, store)
         try:
             await made.grow(count)
             yield made

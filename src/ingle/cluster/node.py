@@ -4,7 +4,6 @@ It holds no session and no state that another gateway needs, so there may be any
 """
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -102,8 +101,7 @@ class ClusterNode:
         self._creates.close(errors.Unavailable("the server is stopping; start it again"))
         await self.agents.stop()
         await self.tools.close()
-        with contextlib.suppress(errors.StoreFailed):
-            await self._leases.close()
+        await self._leases.close()
         self._store.close()
 
     def key_store(self, tenant: str) -> ClusterKeys:

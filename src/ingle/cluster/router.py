@@ -30,6 +30,9 @@ FIND_SECONDS = 10.0
 LOOK_SECONDS = 0.25
 """Time between two looks at such an agent."""
 
+PATIENCE_SECONDS = 1.0
+"""Time for the store to say where a session is. Then the agents are asked."""
+
 MOVE_STEP_SECONDS = 0.05
 """Time between two looks at a session that moves."""
 
@@ -96,8 +99,13 @@ class Router:
         claim = await self._claims.newest(key)
         if claim is not None and (claim.released or claim.agent != asked.info.incarnation):
             return await self._of(claim, error)
+        if not await asked.agent.has(key):
+            # It has ended, or the store failed after the agent had taken the claim.
+            if claim is None or not await asked.agent.adopt(claim):
+                raise error
+            return asked
         # It may be about to come to this agent, or to leave it.
-        if asyncio.get_running_loop().time() >= deadline or not await asked.agent.has(key):
+        if asyncio.get_running_loop().time() >= deadline:
             raise error
         await asyncio.sleep(MOVE_STEP_SECONDS)
         return asked
@@ -120,13 +128,36 @@ class Router:
         if made_by is not None and (agent := self._agents.up.get(made_by)) is not None:
             return agent
         self._known.pop(key, None)
-        claim = await self._claims.newest(key)
+        looking = asyncio.ensure_future(self._claims.newest(key))
+        if (agent := await self._found_without(looking, key)) is not None:
+            return agent
+        claim = await looking
         if claim is not None:
             return await self._of(claim, SessionNotFound(_name(key)))
         if made_by is None:
             raise SessionNotFound(_name(key))
         # A signed name needs no claim. Its agent is out of reach.
         return await self._at(Claim(key, 0, made_by, self._agents.node_of(made_by), 0.0))
+
+    async def _found_without(self, looking: "asyncio.Future[Claim | None]", key: str) -> ConnectedAgent | None:
+        """Return the agent that says it has a session, if the store fails or is slow to say. None: ask the store.
+
+        A connected agent has what it says: without its lease it would have been ended before another one has it.
+        """
+        try:
+            await asyncio.wait({looking}, timeout=PATIENCE_SECONDS)
+            if looking.done() and looking.exception() is None:
+                return None
+            agents = list(self._agents.up.values())
+            answers = await asyncio.gather(*(each.agent.has(key) for each in agents), return_exceptions=True)
+            for agent, answer in zip(agents, answers, strict=True):
+                if answer is True:
+                    looking.cancel()
+                    return agent
+        except asyncio.CancelledError:
+            looking.cancel()
+            raise
+        return None
 
     async def _of(self, claim: Claim, missing: SessionNotFound) -> ConnectedAgent:
         """Return the agent of a claim. One that was released has left a save, or the session has ended."""

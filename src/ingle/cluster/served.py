@@ -30,6 +30,9 @@ STATUS_SECONDS = 0.1
 RELEASE_SECONDS = 0.25
 """Time between two looks for sessions that have ended, whose names are free again."""
 
+RELEASE_ALL_SECONDS = 5.0
+"""Time for the store when the agent ends. Gateways see that it has ended in any case."""
+
 IDLE_STEP_SECONDS = 0.05
 """Time between two looks at a session that is to leave and runs a cell."""
 
@@ -86,8 +89,9 @@ class ServedNode:
             chore.cancel()
         if self._chores:
             await asyncio.wait(self._chores)
-        for claim in self._held.values():
-            await self._release(claim)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_ALL_SECONDS):
+                await asyncio.gather(*(self._release(claim) for claim in self._held.values()))
         await self.node.stop()
 
     def _is_durable(self, key: str) -> bool:
@@ -218,10 +222,15 @@ class ServedNode:
             if session.spec.one_off or not session.turns.free:
                 await asyncio.sleep(IDLE_STEP_SECONDS)
             elif self._is_durable(key):
-                with contextlib.suppress(errors.Busy):
-                    await self.node.manager.takeover.give_up(key)
-                    self._left.add(key)
-                    return None
+                # Until its claim is released, callers wait for its new place.
+                self._moving.add(key)
+                try:
+                    with contextlib.suppress(errors.Busy):
+                        await self.node.manager.takeover.give_up(key)
+                        self._left.add(key)
+                        return None
+                finally:
+                    self._moving.discard(key)
             else:
                 saved = session.last_cell
                 await self.node.session(key).save(name, None)
