@@ -1,12 +1,13 @@
-"""A cluster on this machine: failures, scaling and drains. `python bench/cluster.py` as root, on a quiet machine.
+"""A cluster on this machine: calls, failures, scaling, drains. `python bench/cluster.py` as root, on a quiet machine.
 
-All nodes are on one host, so that no figure contains a real network. Each row runs on a cluster of its own and prints
-one line; `--only` picks rows, `--quick` makes them smaller.
+All nodes are on one host, so that no figure contains a real network. Each part runs on a cluster of its own and prints
+its figures with their targets; `--only` picks parts, `--quick` makes them smaller.
 """
 
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -21,9 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import httpx
 
+from bench import cluster_calls
 from ingle.cluster.fence.watchdog import descendants
+from support.cut_network import Network, cut_cluster
 from support.ray_cluster import RayCluster
 from support.server import Server
+from support.waiting import wait_until
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "cluster.json"
 
@@ -36,7 +40,8 @@ CAP = 0.2
 
 PERIOD_MICROSECONDS = 20_000
 
-CPU_CELL = "for _ in range(20_000): pass"
+CPU_CELL = "for _ in range(300_000): pass"
+"""Cell of some milliseconds: what gateway and client spend on it is small beside it, and they share the cores."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +60,12 @@ def cluster_of(nodes: int) -> Iterator[tuple[RayCluster, Server]]:
             cluster.repair()
             gateway = cluster.gateway()
             try:
-                wait_for_nodes(cluster, nodes)
+                wait_for_agents(gateway, nodes)
                 yield cluster, gateway
             finally:
                 gateway.stop()
         finally:
             cluster.ingle("cluster", "down")
-
-
-def wait_for_nodes(cluster: RayCluster, nodes: int) -> None:
-    for node in cluster.local.state.nodes[:nodes]:
-        cluster.agent_of(node.name)
-    # The gateway connects to an agent some moments after its start.
-    time.sleep(3)
 
 
 def sessions_on(gateway: Server, count: int) -> tuple[str, list[str]]:
@@ -121,6 +119,11 @@ async def lose(gateway: Server, names: list[str], strike: Callable[[], None]) ->
     return max(at for at, _ in ends) - began, max(back) - began
 
 
+def calls(quick: bool) -> list[Row]:
+    """What a gateway and an agent add to a call, beside a service on this machine in the same run."""
+    return [Row(**row) for row in asyncio.run(cluster_calls.measure(quick))]
+
+
 def killed_node(quick: bool) -> list[Row]:
     with cluster_of(3) as (cluster, gateway):
         node, names = sessions_on(gateway, 5 if quick else SESSIONS)
@@ -129,6 +132,33 @@ def killed_node(quick: bool) -> list[Row]:
             Row("killed node: running clients told", informed, "s", "at most 0.1 s"),
             Row(f"killed node: {len(names)} sessions answer elsewhere", answered, "s", "at most 1 s"),
         ]
+
+
+def cut_node(quick: bool) -> list[Row]:
+    network = Network()
+    with cut_cluster(network) as (_, gateway):
+        wait_for_agents(gateway, 2)
+        names = sessions_of("node-1", gateway, 3 if quick else SESSIONS)
+        informed, answered = asyncio.run(lose(gateway, names, network.cut))
+        return [
+            Row("cut node: running clients told", informed, "s", "at most 5 s"),
+            Row(f"cut node: {len(names)} sessions answer elsewhere", answered, "s", "at most 5 s"),
+        ]
+
+
+def sessions_of(node: str, gateway: Server, count: int) -> list[str]:
+    """Make durable sessions until this node has `count` of them; their names."""
+    names = (f"s{number}" for number in range(10_000))
+    found = (name for name in names if gateway.make_session(name, durable=True)["node"] == node)
+    return list(itertools.islice(found, count))
+
+
+def wait_for_agents(gateway: Server, count: int) -> None:
+    def connected() -> bool:
+        told = gateway.client.get("/v1/nodes").raise_for_status().json()["nodes"]
+        return sum(each["connected"] for each in told) == count
+
+    assert wait_until(connected, 3 * PATIENCE)
 
 
 def head_away(quick: bool) -> list[Row]:
@@ -234,7 +264,9 @@ def drained(quick: bool) -> list[Row]:
 
 
 ROWS: dict[str, Callable[[bool], list[Row]]] = {
+    "calls": calls,
     "killed": killed_node,
+    "cut": cut_node,
     "head": head_away,
     "scaling": scaling,
     "drain": drained,
