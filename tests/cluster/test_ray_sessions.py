@@ -230,3 +230,30 @@ def test_a_killed_node_is_told_to_those_who_wait(
     ray_cluster.repair()
     wait_for_nodes(first, 3)
     wait_for_nodes(second, 3)
+
+
+def test_an_agent_whose_node_is_gone_is_restarted_on_a_spare_node(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
+) -> None:
+    first, second = gateways
+    first.client.put("/v1/nodes", json={"count": 1}).raise_for_status()
+    try:
+        wait_for_nodes(first, 1)
+        wait_for_nodes(second, 1)
+        node = first.make_session(name, durable=True)["node"]
+        assert first.execute("x = 41", name)["status"] == "ok"
+        assert wait_until(lambda: is_saved(first, name), 20)
+        ray_cluster.local.kill_node(node)
+
+        def answer() -> Any:
+            # Until Ray has started the agent elsewhere, there is none.
+            return second.client.post(f"/v1/sessions/{name}/execute", json={"code": "x"}).json().get("result")
+
+        assert wait_until(lambda: answer() == {"text/plain": "41"}, 90)
+        assert first.client.get(f"/v1/sessions/{name}").json()["node"] in {"node-1", "node-2", "node-3"} - {node}
+        second.client.delete(f"/v1/sessions/{name}").raise_for_status()
+    finally:
+        first.client.put("/v1/nodes", json={"count": 3}).raise_for_status()
+        ray_cluster.repair()
+    wait_for_nodes(first, 3)
+    wait_for_nodes(second, 3)
