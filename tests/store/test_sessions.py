@@ -234,6 +234,22 @@ async def test_a_save_that_cannot_be_read_stops_no_server(start: Start, url: str
         assert await printed(one, "print(x)") == "1\n"
 
 
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_session_is_taken_over_however_little_of_its_packs_it_uses(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks would be packed anew, and are not on the disk of the server that takes it over."""
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = list(range(1000))")
+        await saved(one, 1)
+        claim = await manager_of(one).takeover.shared.claims.newest("s")
+        assert claim is not None
+        monkeypatch.setattr("ingle.store.packs.MIN_USED_SHARE", 2.0)
+        assert await manager_of(two).takeover.adopt(claim)
+        assert await printed(two, "print(sum(x))") == "499500\n"
+
+
 # --- named snapshots ---------------------------------------------------------------------------------------
 
 

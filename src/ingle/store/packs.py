@@ -64,8 +64,11 @@ class StoredPacks:
             if self._where.get(digest) == name:
                 del self._where[digest]
 
-    async def place(self, chunks: Iterable[Chunk], local: LocalChunks) -> Packs:
-        """Return packs that hold all of these chunks, after uploading those that no pack has."""
+    async def place(self, chunks: Iterable[Chunk], local: LocalChunks, *, anew: bool = True) -> Packs:
+        """Return packs that hold all of these chunks, after uploading those that no pack has.
+
+        `anew`: chunks of packs that are used little are uploaded again. They must be on the disk.
+        """
         sizes = dict(chunks)
         placed: Packs = {}
         new: list[Chunk] = []
@@ -76,7 +79,7 @@ class StoredPacks:
                 new.append((digest, size))
             else:
                 placed.setdefault(name, []).append(key)
-        for name in self._wasteful(placed, sizes):
+        for name in self._wasteful(placed, sizes) if anew else ():
             new += [(digest.hex(), sizes[digest.hex()]) for digest in placed.pop(name)]
         if new:
             name = await self._upload(new, local)

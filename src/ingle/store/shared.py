@@ -81,14 +81,17 @@ class SharedStore:
         manifest: bytes,
         chunks: dict[str, int],
         put: Callable[[Packs], Awaitable[None]],
+        *,
+        anew: bool = True,
     ) -> None:
         """Have a save in the store, with all its chunks. `put` writes it, and is repeated if it has to be.
 
+        `anew`: chunks may be packed anew. Those of a save that was taken over are not on the disk yet.
         When this returns, no server removes what the save needs as long as the save is there.
         """
         packs = self.packs(tenant)
         for _ in range(ROUNDS):
-            placed = await packs.place(chunks.items(), local)
+            placed = await packs.place(chunks.items(), local, anew=anew)
             await put(placed)
             if not await packs.any_lost(placed):
                 self._collect_soon(tenant)

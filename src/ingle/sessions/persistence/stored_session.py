@@ -111,7 +111,7 @@ class StoredSession:
         last = 0 if row.save is None else row.save.cell
         return {each.key for each in row.requests if each.cell is None or each.cell > last}
 
-    async def _write(self, row: Row, timeline: TimelineMark, forgotten: int) -> None:
+    async def _write(self, row: Row, timeline: TimelineMark, forgotten: int, *, anew: bool = True) -> None:
         self._number += 1
         manifest, chunks = b"", dict[str, int]()
         if row.save is not None:
@@ -122,7 +122,7 @@ class StoredSession:
             whole = msgspec.structs.replace(made, packs=packs)
             await self._saves.put(self.claim.epoch, self._number, whole)
 
-        await self._shared.push(self._tenant, self._snapshots, manifest, chunks, put)
+        await self._shared.push(self._tenant, self._snapshots, manifest, chunks, put, anew=anew)
         await self._check()
 
     async def _check(self) -> None:
@@ -143,7 +143,7 @@ class StoredSession:
         if earlier.timeline.end:
             await self._timeline.fetch(earlier.timeline)
         self._shared.packs(self._tenant).learn(earlier.packs)
-        await self._write(self.row, earlier.timeline, earlier.forgotten)
+        await self._write(self.row, earlier.timeline, earlier.forgotten, anew=False)
         self._elsewhere = earlier
 
     def _put_local(self, earlier: StoredSave) -> None:
