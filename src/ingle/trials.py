@@ -23,7 +23,7 @@ class Effect(Struct, frozen=True):
     unknown: list[str] = field(default_factory=list)
     """Variables that could not be compared in time, or at all."""
     files: list[FileDiff] | None = None
-    """Files of the own folder that differ, sorted by path; null where they are not kept."""
+    """Files of the own folder and of granted folders that differ, sorted by path; null where they are not kept."""
     more_files: int = 0
     """Files that differ and are not listed."""
     hosts: list[HostAsked] | None = None
@@ -72,7 +72,7 @@ class Committed(Struct, frozen=True):
     cell: int
     """Number of its last cell, which is now one of the session."""
     files: FileChanges | None
-    """What changed in the own folder; null if the files are not kept."""
+    """What changed in the own folder and in granted folders; null if the files are not kept."""
 
 
 class Variant(Struct, frozen=True):

@@ -43,6 +43,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   │   ├── TrialOpen       409  busy                 a trial is open; commit or discard it first
     │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
     │   ├── TrialRefused        409  trial_refused        the session cannot have this trial
+    │   ├── FilesChanged        409  files_changed        others changed the same files; run the trial again
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
     │   ├── InputClosed         409  input_closed         the task was started without an open stdin
@@ -263,6 +264,12 @@ class TrialRefused(Conflict):
     """A session cannot have a trial, with the reason."""
 
     code = "trial_refused"
+
+
+class FilesChanged(Conflict):
+    """A trial cannot be committed: others have changed the files that it has changed."""
+
+    code = "files_changed"
 
 
 class NotWaiting(Conflict):

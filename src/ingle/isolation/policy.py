@@ -84,6 +84,11 @@ class Grant:
         """Folders whose files checkpoints keep."""
         return tuple(mount.folder for mount in self.mounts if mount.tracked)
 
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Folders that the session may write."""
+        return tuple(mount.folder for mount in self.mounts if not mount.read_only)
+
 
 NOTHING_ASKED = (None, None, None, None, None, SessionLimits())
 MAX_CACHED_GRANTS = 1000

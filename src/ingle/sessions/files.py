@@ -134,13 +134,16 @@ def system_errors(path: str) -> Iterator[None]:
         raise_for(path, error.errno or errno.EIO)
 
 
-async def connect_agent(worker: Worker) -> socket.socket:
-    """Have the init of this worker fork an agent. Return the connection to it, which blocks."""
+async def connect_agent(worker: Worker, *, outside: bool = False) -> socket.socket:
+    """Have the init of this worker fork an agent. Return the connection to it, which blocks.
+
+    If `outside`, the agent does not see the files as a view of the worker shows them.
+    """
     ours, theirs = socket.socketpair()
     # An agent has no descriptor to send, and a process that took its place must not send any either.
     refuse_descriptors(ours)
     try:
-        await worker.start_child(messages.ServeFiles(), theirs.detach())
+        await worker.start_child(messages.ServeFiles(outside), theirs.detach())
     except BaseException as error:
         ours.close()
         if isinstance(error, OSError):

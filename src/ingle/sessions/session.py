@@ -121,8 +121,8 @@ class Session:
             trees,
             watches,
             tracked,
+            writable=spec.grant.writable if workspace.own_root else (),
             key=spec.key,
-            tenant=spec.tenant,
             start=start,
             durable=self.autosave is not None and self.autosave.durable,
         )
@@ -179,7 +179,7 @@ class Session:
     async def start(self) -> None:
         """Wait until the first worker is ready."""
         await self.slot.start_first()
-        if self._folders.tracked and self.slot.worker is not None:
+        if self._folders.outlive_session and self.slot.worker is not None:
             await self.slot.wait_started()
             self.journal.tell(await self._folders.undo_unfinished(self.slot.worker))
 

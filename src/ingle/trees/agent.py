@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -40,7 +40,7 @@ class AgentLost(NotKept):
 class Seen(NamedTuple):
     """An entry of a folder as the agent found it."""
 
-    kind: Literal["f", "d", "l", "x"]
+    kind: Literal["f", "d", "l", "x", "r"]
     path: Path
     mode: Number
     inode: Inode
@@ -112,12 +112,30 @@ class TreeAgent:
         if failed.errno:
             raise NotKept(f"the folder cannot be opened: {os.strerror(failed.errno)}")
 
-    def entries(self, most: int, rules: dict[str, str] | None = None) -> list[Seen]:
+    def entries(self, most: int, rules: dict[str, str] | None = None, *, layer: bool = False) -> list[Seen]:
         """Return all entries. Raise NotKept above so many.
 
-        In a tracked folder, ignored entries are left out: by these rules, or by those that are in the folder now.
+        In a tracked folder, ignored entries are left out: by these rules, or by those that are in the folder now. In a
+        `layer` of overlayfs, entries that stand for a removed one are told as such.
         """
-        self._send({"do": "list", "tracked": self.tracked, "rules": rules})
+        self._send({"do": "list", "tracked": self.tracked, "rules": rules, "layer": layer})
+        return self._listed(most)
+
+    def find(self, paths: Iterable[tuple[str, bool]], most: int) -> list[Seen]:
+        """Return those of these entries that exist, each folder before its contents. Raise NotKept above so many.
+
+        Each has a path, and whether all that is below it is wanted too.
+        """
+        # By their parts, since a slash is not the lowest character of a name.
+        wanted = sorted(paths, key=lambda each: each[0].split("/"))
+        found: dict[str, Seen] = {}
+        for start in range(0, len(wanted), wire.MAX_ENTRIES_PER_MESSAGE):
+            self._send({"do": "find", "paths": wanted[start : start + wire.MAX_ENTRIES_PER_MESSAGE]})
+            for each in self._listed(most):
+                found.setdefault(each.path, each)
+        return list(found.values())
+
+    def _listed(self, most: int) -> list[Seen]:
         found: list[Seen] = []
         while part := self._receive(_seen):
             found += part

@@ -6,7 +6,7 @@ Files that are as they were are not touched. Entries that the tree leaves out st
 import errno
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -85,13 +85,26 @@ def _stays(seen: Seen, tree: Tree) -> bool:
     return seen.kind == {"file": wire.FILE, "folder": wire.FOLDER, "link": wire.LINK}[entry.kind]
 
 
-def restore(agent: TreeAgent, store: TreeStore, tree: Tree, index: Index, use: InUse, *, why_not: str = "") -> Restored:
+def restore(
+    agent: TreeAgent,
+    store: TreeStore,
+    tree: Tree,
+    index: Index,
+    use: InUse,
+    *,
+    why_not: str = "",
+    only: Iterable[str] | None = None,
+) -> Restored:
     """Bring a folder back to a tree. Raise AgentLost if the agent is lost on the way; then try again.
 
-    With `why_not`, change nothing: raise NotKept with this reason if there is a difference.
+    With `why_not`, change nothing: raise NotKept with this reason if there is a difference. With `only`, all entries
+    but these stay as they are.
     """
-    # By the rules of that moment: those of now may be about other files, which would be removed.
-    seen = agent.entries(MAX_ENTRIES, _rules(store, tree) if agent.tracked else None)
+    if only is None:
+        # By the rules of that moment: those of now may be about other files, which would be removed.
+        seen = agent.entries(MAX_ENTRIES, _rules(store, tree) if agent.tracked else None)
+    else:
+        seen = agent.find(((path, False) for path in only), MAX_ENTRIES)
     steps = plan(seen, _digests(agent, store, tree, index, use.writable, seen), tree, use.opened)
     if steps and why_not:
         raise NotKept(why_not)

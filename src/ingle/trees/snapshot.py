@@ -34,7 +34,18 @@ def take(agent: TreeAgent, store: TreeStore, index: Index, bounds: Bounds, writa
 
     `writable` are inodes that a process has mapped or open for writing.
     """
-    seen = agent.entries(bounds.files)
+    return take_entries(agent, agent.entries(bounds.files), store, index, bounds, writable)
+
+
+def take_entries(
+    agent: TreeAgent,
+    seen: list[Seen],
+    store: TreeStore,
+    index: Index,
+    bounds: Bounds,
+    writable: frozenset[int] = frozenset(),
+) -> KeptTree:
+    """Keep these entries of a folder, as `take` does."""
     files = {each.path: each for each in seen if each.kind == wire.FILE}
     total = sum(each.size for each in files.values())
     if total > bounds.bytes:

@@ -46,12 +46,26 @@ class KeptTree:
 
 
 @dataclass(frozen=True)
+class KeptLayer:
+    """What a copy has written to a granted folder, apart from the folder itself. The caller releases both trees."""
+
+    before: KeptTree
+    """Entries of the folder that it is about, as they are."""
+    after: KeptTree
+    """The same entries as the copy sees them."""
+    contested: tuple[str, ...] = ()
+    """Files among them that another process has changed since the layer was made, as they are shown."""
+
+
+@dataclass(frozen=True)
 class Trees:
     """Files of a session at one moment, or why they are not kept."""
 
     own: KeptTree | NotKept
     tracked: Mapping[str, KeptTree | NotKept] = field(default_factory=dict)
     """Those of tracked folders, by folder."""
+    layers: Mapping[str, KeptLayer] = field(default_factory=dict)
+    """What is to be changed in granted folders, by folder."""
 
 
 class TreeStore:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ingle.support import remove_tree
 from ingle.trees.store import KeptTree, TreeStore
-from ingle.trees.tree import Entry, Tree, visible
+from ingle.trees.tree import Entry, Tree, parent, visible
 
 LEFT_SECONDS = 7 * 86400.0
 """Age at which the log of a dead server is removed, if no session had its folders since."""
@@ -39,13 +39,26 @@ class Change(Struct, frozen=True):
     made_at: float
     before: dict[str, Entry]
     after: dict[str, Entry]
+    layered: bool = False
+    """Whether it changes no other entries than these, whatever the rules of a tracked folder are."""
 
     @classmethod
-    def between(cls, tenant: str, place: str, before: Tree, after: Tree, *, tracked: bool) -> "Change":
+    def between(
+        cls, tenant: str, place: str, before: Tree, after: Tree, *, tracked: bool, layered: bool = False
+    ) -> "Change":
         old, new = before.entries, after.entries
         was = {path: entry for path, entry in old.items() if new.get(path) != entry}
         will = {path: entry for path, entry in new.items() if old.get(path) != entry}
-        return cls(tenant, place, tracked, time.time(), was, will)
+        return cls(tenant, place, tracked, time.time(), was, will, layered)
+
+    @property
+    def paths(self) -> set[str]:
+        """Paths of the entries that differ, and of all folders above them."""
+        found = {*self.before, *self.after}
+        for path in [*found]:
+            while path := parent(path):
+                found.add(path)
+        return found
 
     @property
     def digests(self) -> set[str]:
@@ -146,10 +159,15 @@ class UndoLogs:
             os.rename(log.folder, ended)
         remove_tree.remove(ended)
 
-    def left(self, tenant: str, places: Iterable[str], own: UndoLog | None = None) -> list[LeftChange]:
-        """Return the changes of these folders that dead servers, or this log, have left. The newest comes first."""
+    def left(
+        self, tenant: str, places: Iterable[str], layered: Iterable[str] = (), own: UndoLog | None = None
+    ) -> list[LeftChange]:
+        """Return the changes of these folders that dead servers, or this log, have left. The newest comes first.
+
+        Of the folders of `layered`, only layered changes are wanted.
+        """
         self._tidy()
-        wanted = set(places)
+        wanted = {(place, False) for place in places} | {(place, True) for place in layered}
         found: list[LeftChange] = []
         for file in self._folder.glob("*/*.*"):
             mine = own is not None and file.parent == own.folder
@@ -157,7 +175,7 @@ class UndoLogs:
             if file.parent.suffix == DRAFT or not (mine or (server != self._server and self._is_dead(server))):
                 continue
             change = _read(file)
-            if change is not None and change.tenant == tenant and change.place in wanted:
+            if change is not None and change.tenant == tenant and (change.place, change.layered) in wanted:
                 claimed = self._claim(file)
                 found += [LeftChange(change, claimed)] if claimed is not None else []
         return sorted(found, key=lambda each: each.change.made_at, reverse=True)

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 import socket
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -12,11 +13,12 @@ from msgspec import Meta
 
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
+from ingle_worker.wire.trees import LAYERS, UPPER
 
 PATIENCE_SECONDS = 10.0
 """Time for a view to be made."""
 
-MAX_REPLY_BYTES = 4096
+MAX_REPLY_BYTES = 64 * 1024
 
 NS_GET_NSTYPE = 0xB703
 KINDS = (0x10000000, 0x00020000, 0x40000000)
@@ -31,18 +33,39 @@ class NoView(Exception):
 
 class _Reply(msgspec.Struct, frozen=True):
     key: Annotated[list[Annotated[int, Meta(ge=0, lt=2**31)]], Meta(max_length=2)] = []
+    read_only: list[Annotated[str, Meta(max_length=1000)]] = []
+    since: Annotated[int, Meta(ge=0, lt=2**62)] = 0
     reason: str = ""
 
 
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
+@dataclass(frozen=True)
+class LayeredFolders:
+    """Folders that a copy sees through a view, and in which it changes nothing."""
+
+    layers: dict[str, str] = field(default_factory=dict)
+    """By folder: the folder in which everything lands that the copy writes there."""
+    read_only: dict[str, str] = field(default_factory=dict)
+    """By folder: why the copy can only read it."""
+    since: int = 0
+    """Time at which the layers were made, on the clock of files, in nanoseconds."""
+
+    @property
+    def all(self) -> list[str]:
+        return [*self.layers, *self.read_only]
+
+
 class View:
     """Namespaces for one copy. The caller closes it."""
 
-    def __init__(self, namespaces: list[int], key: list[int], listener: socket.socket | None) -> None:
+    def __init__(
+        self, namespaces: list[int], key: list[int], listener: socket.socket | None, protected: LayeredFolders
+    ) -> None:
         self._namespaces = namespaces
         self.key = key
+        self.protected = protected
         self.listener = listener
         """Listening socket of the proxy, if the view has a network of its own. Its new owner closes it."""
 
@@ -66,8 +89,9 @@ async def make(
 ) -> View:
     """Make a view for a copy of this worker, in which the folder `target` shows `own`/workspace. Raise NoView.
 
-    The `protected` folders can only be read there. With `network`, it has a network of its own, with a proxy as the
-    only way out. `shown` is the workspace of another copy, if it is to be shown instead.
+    What is written to the `protected` folders there lands in a layer, or they cannot be written. With `network`, it has
+    a network of its own, with a proxy as the only way out. `shown` is the workspace of another copy, if it is to be
+    shown instead.
     """
     reply, fds = await _ask(worker, messages.MakeView(own, target, network, protected, shown))
     namespaces, rest = fds[: len(KINDS) - (not network)], fds[len(KINDS) - (not network) :]
@@ -75,10 +99,20 @@ async def make(
         if [_kind(fd) for fd in namespaces] != [*KINDS[: len(KINDS) - (not network)]] or len(rest) != network:
             raise NoView(reply.reason or UNREACHABLE)
         listener = socket.socket(fileno=rest.pop()) if network else None
-        return View(namespaces, reply.key, listener)
-    except (NoView, OSError) as error:
+        return View(namespaces, reply.key, listener, _layered(own, protected, reply))
+    except (NoView, OSError, ValueError) as error:
         _close(fds)
         raise NoView(str(error)) from None
+
+
+def _layered(own: str, protected: list[str], reply: _Reply) -> LayeredFolders:
+    found = LayeredFolders(since=reply.since)
+    for number, (folder, why) in enumerate(zip(protected, reply.read_only, strict=True)):
+        if why:
+            found.read_only[folder] = why
+        else:
+            found.layers[folder] = f"{own}/{LAYERS}/{number}/{UPPER}"
+    return found
 
 
 async def undo(worker: Worker, own: str, target: str, protected: list[str], fork: str, shown: str) -> None:

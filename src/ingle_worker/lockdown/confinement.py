@@ -218,8 +218,8 @@ class Confinement:
                 self._set_limits()
                 if self._root:
                     kernel_calls.become(self._uid, self._gid)
-                views.make(order, users, self._uid, self._gid)
-                views.reply(channel, self._key, network=order.network)
+                about = views.make(order, users, self._uid, self._gid)
+                views.reply(channel, self._key, about, network=order.network)
             except OSError as error:
                 views.reply_failure(channel, error)
 
@@ -363,6 +363,9 @@ class Confinement:
             homes = {os.path.dirname(home) for home in HOMES}
             writable = ["/tmp", root_fs.VAR_TMP, "/dev", self._mounts.data, *homes]
             writable += self._mounts.writable
+            # Views mount overlays there, of which the same is true.
+            above = {os.path.dirname(path) for path in self._mounts.writable}
+            writable += sorted(above - {"/"})
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)
             for path in self._readable:

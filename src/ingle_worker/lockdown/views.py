@@ -3,16 +3,21 @@
 A confined process cannot mount. So a child of init, outside of the confinement, makes a user namespace and a mount
 namespace as the session's user. That user owns them, and a copy of the session's process may enter them for that
 reason. Init uses the mount namespace for the file agents and shell tasks of the copy.
+
+Granted folders that the session may write appear in a view through an overlay: what the copy writes there lands in a
+layer of its own. Where the kernel makes no overlay, they can only be read.
 """
 
 import errno
 import json
 import os
 import socket
+from typing import Any
 
 from ingle_worker.lockdown import kernel_calls, root_fs
 from ingle_worker.wire import messages
 from ingle_worker.wire.constants import HOMES, PROXY_PORT
+from ingle_worker.wire.trees import LAYERS, UPPER
 
 NAMESPACES = ("user", "mnt", "net")
 
@@ -20,6 +25,13 @@ NESTED = (
     "the kernel nests no more namespaces, since many trials were committed one after the other; "
     "save the session and load it anew"
 )
+
+WORK = "work"
+"""Folder that an overlay needs beside its layer."""
+
+AT_ROOT = "it lies directly in the root folder"
+NOT_THERE = "it is not there"
+HOLDS_OTHERS = "another folder is mounted in it"
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -33,15 +45,22 @@ def open_users(pid: int) -> int:
     return fd
 
 
-def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
+def make(order: messages.MakeView, users: int, uid: int, gid: int) -> "dict[str, Any]":
     """Make the namespaces of a view and enter them. The process has the session's uid, and is not confined.
 
     `users` is the user namespace of the process that is to enter the view, unless it is that of this process. Its
-    network, if it has its own, has loopback alone.
+    network, if it has its own, has loopback alone. Return what the host has to know of the layers: for each protected
+    folder why it can only be read, or nothing if it has a layer, and the time on the clock of files.
     """
     own = order.own
-    for folder in (own,) if order.shown else (own, f"{own}/workspace"):
+    layers = [f"{own}/{LAYERS}/{number}" for number in range(len(order.protected))]
+    folders = [own] if order.shown else [own, f"{own}/workspace"]
+    folders += [f"{own}/{LAYERS}"] if layers else []
+    for layer in layers:
+        folders += (layer, f"{layer}/{UPPER}", f"{layer}/{WORK}")
+    for folder in folders:
         os.mkdir(folder, 0o700)
+    since = os.stat(folders[-1]).st_ctime_ns
     # Or the files about its own namespaces belong to root.
     kernel_calls.set_dumpable(True)
     if users >= 0:
@@ -59,9 +78,12 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         root_fs.raise_loopback()
     _show(own, order.shown or f"{own}/workspace", order.target)
-    for folder in order.protected:
-        kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
-        kernel_calls.set_mount(folder, root_fs.READ_ONLY)
+    reasons = [_cover(folder, layer) for folder, layer in zip(order.protected, layers, strict=True)]
+    if layers:
+        # Nothing may change a layer but its overlay.
+        hidden = root_fs.SAFE | kernel_calls.MS_RDONLY
+        kernel_calls.mount("ingle", f"{own}/{LAYERS}", "tmpfs", hidden, root_fs.SMALL_SIZE)
+    return {"read_only": reasons, "since": since}
 
 
 def _show(own: str, shown: str, target: str) -> None:
@@ -77,6 +99,52 @@ def _show(own: str, shown: str, target: str) -> None:
     kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
     os.close(inside)
     os.close(workspace)
+
+
+def _cover(folder: str, layer: str) -> str:
+    """Mount an overlay over a folder. If that is impossible, make it read-only, and return why."""
+    if not os.path.isdir(folder):
+        return NOT_THERE
+    try:
+        reason = _why_not(folder)
+        if not reason:
+            _overlay(folder, layer)
+            return ""
+    except OSError as error:
+        reason = str(error)
+    kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
+    kernel_calls.set_mount(folder, root_fs.READ_ONLY)
+    return reason
+
+
+def _why_not(folder: str) -> str:
+    """Return why a folder cannot be covered by an overlay."""
+    if os.path.dirname(folder) == "/":
+        # Landlock looks at the folder above a mount point, and must not allow writes below the root.
+        return AT_ROOT
+    # An overlay shows what is below these mounts, such as the data of the server.
+    return HOLDS_OTHERS if any(place.startswith(f"{folder}/") for place in _mount_points()) else ""
+
+
+def _mount_points() -> "list[str]":
+    with open("/proc/self/mountinfo", "rb") as file:
+        places = [line.split()[4] for line in file]
+    # Spaces, tabs, newlines and backslashes are written as octal numbers.
+    return [os.fsdecode(place.decode("unicode_escape").encode("latin-1")) for place in places]
+
+
+def _overlay(folder: str, layer: str) -> None:
+    parts = {"lowerdir": folder, "upperdir": f"{layer}/{UPPER}", "workdir": f"{layer}/{WORK}"}
+    opened = {name: os.open(path, _FOLDER) for name, path in parts.items()}
+    try:
+        upper = opened["upperdir"]
+        os.chmod(f"/proc/self/fd/{upper}", os.stat(folder).st_mode & 0o777)
+        # By descriptors, since commas and colons in a path would mean something else.
+        options = ",".join(f"{name}=/proc/self/fd/{fd}" for name, fd in opened.items())
+        kernel_calls.mount("ingle", folder, "overlay", root_fs.SAFE, f"{options},userxattr")
+    finally:
+        for fd in opened.values():
+            os.close(fd)
 
 
 def _homes(folder: str) -> list[str]:
@@ -107,13 +175,16 @@ def enter(key: list[int], namespaces: list[int]) -> None:
     kernel_calls.set_dumpable(True)
 
 
-def reply(channel: socket.socket, key: list[int], *, network: bool) -> None:
-    """Send the host this process's namespaces, the listening socket of its network, and the key to enter them."""
+def reply(channel: socket.socket, key: list[int], about: "dict[str, Any]", *, network: bool) -> None:
+    """Send the host this process's namespaces, the listening socket of its network, and the key to enter them.
+
+    `about` is what `make` has returned.
+    """
     names = NAMESPACES if network else NAMESPACES[:2]
     fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
     if network:
         fds.append(_listener().detach())
-    socket.send_fds(channel, [json.dumps({"key": key}).encode()], fds)
+    socket.send_fds(channel, [json.dumps({"key": key, **about}).encode()], fds)
 
 
 def _listener() -> socket.socket:

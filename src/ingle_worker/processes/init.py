@@ -359,7 +359,7 @@ class Init:
             elif isinstance(message, messages.Shell):
                 self._run_child(member, self.on_shell, fds.pop(), member.view)
             elif isinstance(message, messages.ServeFiles):
-                self._run_child(member, self.on_files, fds.pop(), member.view)
+                self._run_child(member, self.on_files, fds.pop(), -1 if message.outside else member.view)
             elif isinstance(message, (messages.MakeView, messages.CloseView)):
                 self._change_view(member, message, fds.pop())
             elif isinstance(message, messages.UseView):

@@ -335,17 +335,17 @@ class LiveCopies:
             linux.die_with_parent()
             self.settled = True
 
-    def reopen(self, source: str, target: str) -> list[str]:
+    def reopen(self, source: str, target: str, *, cut_off: bool = False) -> list[str]:
         """Use the files below `target` instead of those below `source`. Return notices of those that are lost."""
         if target:
             own_folder.move(target)
-        return self.files.reopen(source, target)
+        return self.files.reopen(source, target, cut_off=cut_off)
 
     def rehome(self, order: Rehome) -> None:
         """Become a session of its own, with its own view, files and folders for temporary files and packages."""
         notices: list[str] = []
         if order.source:
-            self.files.note_mapped(order.source)
+            self.files.note_mapped(order.source, *order.protected)
         if order.key:
             self._link.send(ViewWanted())
             _, fds = self._link.receive_ends()
@@ -356,7 +356,7 @@ class LiveCopies:
                 notices += self.files.disconnect(self._link.fd)
             _close(fds)
         if order.source:
-            notices += self.reopen(order.source, order.target)
+            notices += self.reopen(order.source, order.target, cut_off=True)
             notices += self.files.shared(self._link.fd)
         for folder in order.folders:
             try:

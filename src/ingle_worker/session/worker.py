@@ -265,7 +265,7 @@ class Worker:
                     self.copies.rehome(message)
                     self._inherited = {name: id(value) for name, value in vars(self._main).items()}
                 case NoteFiles():
-                    self.copies.files.note(message.folder)
+                    self.copies.files.note(message.folder, message.more)
                     self.link.send(Started(working_directory()))
                 case Reopen():
                     notices = self.copies.reopen(message.source, message.target)

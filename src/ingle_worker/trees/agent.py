@@ -41,7 +41,11 @@ class TreeAgent:
     def _serve(self, request: "dict[str, Any]", fds: "list[int]") -> None:
         if request["do"] == "list":
             ignoring = listing.Ignoring(request["rules"]) if request["tracked"] else None
-            for part in listing.entries(self._root, ignoring):
+            for part in listing.entries(self._root, ignoring, layer=request["layer"]):
+                self._send(part)
+            self._send([])
+        elif request["do"] == "find":
+            for part in listing.find(self._root, self._paths, request["paths"]):
                 self._send(part)
             self._send([])
         elif request["do"] == "fetch":

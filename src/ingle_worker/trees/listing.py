@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ingle_worker.trees.ignore import NAME, Rules, ignored
+from ingle_worker.trees.paths import Paths
 from ingle_worker.wire.trees import (
     FILE,
     FOLDER,
@@ -17,6 +18,8 @@ from ingle_worker.wire.trees import (
     MAX_ENTRIES_PER_MESSAGE,
     MAX_RULES_FILE_BYTES,
     NOT_KEPT,
+    OPAQUE,
+    REMOVED,
     encode_path,
 )
 
@@ -59,10 +62,38 @@ def _read_rules(folder: int) -> str:
         os.close(fd)
 
 
-def entries(root: int, ignoring: "Ignoring | None" = None) -> "Iterator[list[list[Any]]]":
-    """Yield entries in parts, each folder before its contents. Other processes may change the folder meanwhile."""
+def entries(root: int, ignoring: "Ignoring | None" = None, *, layer: bool = False) -> "Iterator[list[list[Any]]]":
+    """Yield entries in parts, each folder before its contents. Other processes may change the folder meanwhile.
+
+    In a `layer` of overlayfs, what stands for removed entries is told as such.
+    """
+    return _in_parts(_inside(root, "", Listing(os.fstat(root).st_dev, ignoring, layer), 1))
+
+
+def find(root: int, paths: Paths, wanted: "list[tuple[str, bool]]") -> "Iterator[list[list[Any]]]":
+    """Yield those of the wanted entries that exist, in parts. Each has a path, and whether all below it is wanted."""
+    return _in_parts(_find(Listing(os.fstat(root).st_dev), paths, wanted))
+
+
+def _find(listing: "Listing", paths: Paths, wanted: "list[tuple[str, bool]]") -> "Iterator[list[Any]]":
+    for path, deep in wanted:
+        try:
+            folder, name = paths.find(path)
+            about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            continue  # it is not there, or below something that is no folder
+        if not stat.S_ISDIR(about.st_mode):
+            entry = _no_folder(listing, folder, name, path, about)
+            yield from [entry] if entry is not None else []
+        elif deep:
+            yield from _folder(folder, name, path, about, listing, path.count("/") + 1)
+        else:
+            yield _entry(FOLDER, path, about)
+
+
+def _in_parts(found: "Iterator[list[Any]]") -> "Iterator[list[list[Any]]]":
     part: list[list[Any]] = []
-    for entry in _inside(root, "", os.fstat(root).st_dev, 1, ignoring):
+    for entry in found:
         part.append(entry)
         if len(part) == MAX_ENTRIES_PER_MESSAGE:
             yield part
@@ -71,19 +102,30 @@ def entries(root: int, ignoring: "Ignoring | None" = None) -> "Iterator[list[lis
         yield part
 
 
-def _inside(folder: int, prefix: str, device: int, depth: int, ignoring: "Ignoring | None") -> "Iterator[list[Any]]":
+class Listing:
+    """What all entries of one list have in common."""
+
+    def __init__(self, device: int, ignoring: "Ignoring | None" = None, layer: bool = False) -> None:
+        self.device = device
+        self.ignoring = ignoring
+        self.layer = layer
+
+
+def _inside(folder: int, prefix: str, listing: Listing, depth: int) -> "Iterator[list[Any]]":
     """Yield what is below a folder. Its ignore rules hold for that long."""
+    ignoring = listing.ignoring
     if ignoring is None or not ignoring.enter(folder, prefix):
-        yield from _below(folder, prefix, device, depth, ignoring)
+        yield from _below(folder, prefix, listing, depth)
         return
     try:
-        yield from _below(folder, prefix, device, depth, ignoring)
+        yield from _below(folder, prefix, listing, depth)
     finally:
         ignoring.leave()
 
 
-def _below(folder: int, prefix: str, device: int, depth: int, ignoring: "Ignoring | None") -> "Iterator[list[Any]]":
+def _below(folder: int, prefix: str, listing: Listing, depth: int) -> "Iterator[list[Any]]":
     folders: list[tuple[str, str, os.stat_result]] = []
+    ignoring = listing.ignoring
     with os.scandir(folder) as found:
         for each in found:
             try:
@@ -92,39 +134,62 @@ def _below(folder: int, prefix: str, device: int, depth: int, ignoring: "Ignorin
                 continue
             name = each.name
             path = prefix + (name if name.isascii() else encode_path(name))
-            kind = stat.S_IFMT(about.st_mode)
-            if ignoring is not None and ignoring.hides(path, name, kind == stat.S_IFDIR):
+            is_folder = stat.S_ISDIR(about.st_mode)
+            if ignoring is not None and ignoring.hides(path, name, is_folder):
                 continue
-            if kind == stat.S_IFREG:
-                yield _entry(FILE, path, about)
-            elif kind == stat.S_IFDIR:
+            if is_folder:
                 folders.append((name, path, about))
-            elif kind == stat.S_IFLNK:
-                try:
-                    yield _entry(LINK, path, about, encode_path(os.readlink(name, dir_fd=folder)))
-                except OSError:
-                    continue  # it was replaced meanwhile
-            else:
-                yield _entry(NOT_KEPT, path, about, "a pipe, a socket or a device")
+            elif (entry := _no_folder(listing, folder, name, path, about)) is not None:
+                yield entry
     for name, path, about in folders:
-        if about.st_dev != device:
-            yield _entry(NOT_KEPT, path, about, "another file system")
-            continue
-        if depth == MAX_DEPTH:
-            yield _entry(NOT_KEPT, path, about, "too deep")
-            continue
+        yield from _folder(folder, name, path, about, listing, depth)
+
+
+def _no_folder(listing: Listing, folder: int, name: str, path: str, about: os.stat_result) -> "list[Any] | None":
+    """Return an entry that is no folder, or None if it was replaced meanwhile."""
+    kind = stat.S_IFMT(about.st_mode)
+    if kind == stat.S_IFREG:
+        return _entry(FILE, path, about)
+    if kind == stat.S_IFLNK:
         try:
-            inside = os.open(name, _FOLDER, dir_fd=folder)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            yield _entry(NOT_KEPT, path, about, os.strerror(error.errno or 0))
-            continue
-        try:
-            yield _entry(FOLDER, path, os.fstat(inside))
-            yield from _inside(inside, path + "/", device, depth + 1, ignoring)
-        finally:
-            os.close(inside)
+            return _entry(LINK, path, about, encode_path(os.readlink(name, dir_fd=folder)))
+        except OSError:
+            return None
+    if listing.layer and kind == stat.S_IFCHR and about.st_rdev == 0:
+        return _entry(REMOVED, path, about)
+    return _entry(NOT_KEPT, path, about, "a pipe, a socket or a device")
+
+
+def _folder(
+    around: int, name: str, path: str, about: os.stat_result, listing: Listing, depth: int
+) -> "Iterator[list[Any]]":
+    """Yield a folder, and what is below it."""
+    if about.st_dev != listing.device:
+        yield _entry(NOT_KEPT, path, about, "another file system")
+        return
+    if depth == MAX_DEPTH:
+        yield _entry(NOT_KEPT, path, about, "too deep")
+        return
+    try:
+        inside = os.open(name, _FOLDER, dir_fd=around)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        yield _entry(NOT_KEPT, path, about, os.strerror(error.errno or 0))
+        return
+    try:
+        hides = listing.layer and _is_opaque(inside)
+        yield _entry(FOLDER, path, os.fstat(inside), OPAQUE if hides else "")
+        yield from _inside(inside, path + "/", listing, depth + 1)
+    finally:
+        os.close(inside)
+
+
+def _is_opaque(folder: int) -> bool:
+    try:
+        return os.getxattr(folder, "user.overlay.opaque") == b"y"
+    except OSError:
+        return False
 
 
 def _entry(kind: str, path: str, about: os.stat_result, text: str = "") -> "list[Any]":

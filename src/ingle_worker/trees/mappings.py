@@ -19,7 +19,6 @@ class Mapping:
     """Memory that is a part of a file, and shared with all processes that have it mapped."""
 
     path: str
-    inode: int
     start: int
     size: int
     offset: int
@@ -31,8 +30,7 @@ class Mapping:
         flags = os.O_RDWR if "w" in self.permissions else os.O_RDONLY
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if os.fstat(fd).st_ino == self.inode:
-                return
+            # Also if the inode is the same: a file that is seen through an overlay has the inode of the file below.
             protection = sum(_PROTECTION[each] for each in self.permissions if each in _PROTECTION)
             _map_at(self.start, self.size, protection, fd, self.offset)
         finally:
@@ -66,13 +64,12 @@ def find_mappings(folder: str) -> "list[Mapping]":
         columns = line.split(None, 5)
         if len(columns) < 6 or not columns[1].endswith(b"s") or not columns[5].startswith(prefix):
             continue
-        addresses, permissions, offset, _, inode, path = columns
+        addresses, permissions, offset, _, _, path = columns
         start, end = (int(each, 16) for each in addresses.split(b"-"))
         found.append(
             Mapping(
                 # The kernel escapes a line break, and nothing else.
                 os.fsdecode(path.replace(b"\\012", b"\n")),
-                int(inode),
                 start,
                 end - start,
                 int(offset, 16),

@@ -16,11 +16,14 @@ DELETED = " (deleted)"
 _ONLY_AT_OPENING = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 _MAX_NAMED = 5
 
+Identity = tuple[int, int]
+"""Device and inode: a file that is seen through an overlay has the inode of the file below."""
+
 
 class OpenFiles:
     def __init__(self) -> None:
-        self._paths: dict[int, tuple[str, int]] = {}
-        """By descriptor: the path and the inode."""
+        self._paths: dict[int, tuple[str, Identity]] = {}
+        """By descriptor: the path and which file it is."""
         self._cwd = ""
         self._left = ""
         """Working directory of a copy that is about to enter its view."""
@@ -43,58 +46,66 @@ class OpenFiles:
         for fd, path in _opened_below(*folders):
             try:
                 about, flags = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GETFL)
+            except OSError:
+                continue
+            try:
                 if stat.S_ISDIR(about.st_mode) or flags & os.O_PATH:
-                    self._paths[fd] = path, about.st_ino
+                    self._paths[fd] = path, _identity(about)
                     continue
                 if not stat.S_ISREG(about.st_mode):
                     continue
                 opened.open_again(fd, about.st_ino, f"/proc/self/fd/{fd}", flags & ~os.O_NOFOLLOW)
             except OSError:
-                continue  # it stays shared with the original
+                pass  # it stays shared with the original, unless the copy finds another file at this path
             if not path.endswith(DELETED):
-                self._paths[fd] = path, about.st_ino
-            elif fd in known and known[fd][1] == about.st_ino:
+                self._paths[fd] = path, _identity(about)
+            elif fd in known and known[fd][1] == _identity(about):
                 # This is a copy of a parked copy, and the file was removed since that one was made.
                 self._paths[fd] = known[fd]
         if not self._cwd:
             cwd = working_directory()
             self._cwd = cwd if _is_below(cwd, folders) else ""
 
-    def note(self, folder: str) -> None:
-        """Remember which files below the folder are open or mapped, and the working directory."""
-        self.note_mapped(folder)
+    def note(self, folder: str, more: "list[str]") -> None:
+        """Remember which files below the folders are open or mapped, and the working directory."""
+        self.note_mapped(folder, *more)
         self._paths = {}
-        for fd, path in _opened_below(folder):
+        for fd, path in _opened_below(folder, *more):
             if not path.endswith(DELETED):
-                self._paths[fd] = path, os.fstat(fd).st_ino
+                self._paths[fd] = path, _identity(os.fstat(fd))
         self._left = working_directory()
-        self._cwd = self._left if _is_below(self._left, (folder,)) else ""
+        self._cwd = self._left if _is_below(self._left, (folder, *more)) else ""
 
-    def note_mapped(self, folder: str) -> None:
-        """Remember which files below the folder are mapped, while their paths are those of the original."""
-        self._mapped = find_mappings(folder)
+    def note_mapped(self, *folders: str) -> None:
+        """Remember which files below the folders are mapped, while their paths are those of the original."""
+        self._mapped = [each for folder in folders for each in find_mappings(folder)]
 
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""
         self._left = working_directory()
 
-    def reopen(self, source: str = "", target: str = "") -> list[str]:
+    def reopen(self, source: str = "", target: str = "", *, cut_off: bool = False) -> list[str]:
         """Open the files at the same paths that were replaced since. Return notices of those that cannot be opened.
 
-        Files below `source` are opened below `target`. Mapped files are mapped from there too.
+        Files below `source` are opened below `target`. Mapped files are mapped from there too. If `cut_off`, a file
+        that cannot be opened again is closed: it is one of another session.
         """
         lost = []
         opened = _Opened()
         self._mapped = [each for each in self._mapped if not _map_again(each, _moved(each.path, source, target))]
-        for fd, (path, inode) in self._paths.items():
+        for fd, (path, identity) in self._paths.items():
             place = _moved(path, source, target)
             try:
-                if os.fstat(fd).st_ino != inode or os.stat(place, follow_symlinks=False).st_ino == inode:
+                if _identity(os.fstat(fd)) != identity:
                     continue
-                opened.open_again(fd, inode, place, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW)
-                self._paths[fd] = place, os.fstat(fd).st_ino
+                if _identity(os.stat(place, follow_symlinks=False)) == identity:
+                    continue
+                opened.open_again(fd, identity[1], place, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW)
+                self._paths[fd] = place, _identity(os.fstat(fd))
             except OSError as error:
                 lost.append(f"{path} ({error.strerror})")
+                if cut_off:
+                    _close_for_good(fd)
         self._cwd = _moved(self._cwd, source, target)
         if cwd := self._cwd or self._left:
             try:
@@ -125,6 +136,13 @@ class OpenFiles:
         ]
 
 
+def _close_for_good(fd: int) -> None:
+    """Have a descriptor lead to nothing, and stay in use."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, fd, inheritable=os.get_inheritable(fd))
+    os.close(null)
+
+
 class _Opened:
     """Files that were opened anew in the place of descriptors."""
 
@@ -147,6 +165,10 @@ class _Opened:
         finally:
             os.close(own)
         self._written[same] = fd
+
+
+def _identity(about: os.stat_result) -> Identity:
+    return about.st_dev, about.st_ino
 
 
 def _named(what: str, names: list[str]) -> list[str]:

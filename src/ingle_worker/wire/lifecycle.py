@@ -123,6 +123,8 @@ class Rehome:
     """Files below `source` that are open are opened again below `target`. Empty: they stay open."""
     key: list[int] = field(default_factory=list)
     """Key of `setns`, if the copy enters a view. It asks for the descriptors with ViewWanted first."""
+    protected: list[str] = field(default_factory=list)
+    """Folders that the copy sees through an overlay there."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,10 @@ class ViewWanted:
 
 @dataclass(frozen=True)
 class NoteFiles:
-    """Order to note which files below a folder are open, for a later Reopen. Answered by Started."""
+    """Order to note which files below these folders are open, for a later Reopen. Answered by Started."""
 
     folder: str
+    more: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

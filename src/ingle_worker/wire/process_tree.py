@@ -93,7 +93,7 @@ class MakeView:
     target: str
     network: bool = False
     protected: list[str] = field(default_factory=list)
-    """Folders that can only be read there."""
+    """Folders in which nothing is changed from there: what is written lands in a layer below `own`."""
     shown: str = ""
     """Workspace of another copy, which this one shares. Empty: it has its own."""
 
@@ -132,6 +132,9 @@ class Shell:
 @dataclass(frozen=True)
 class ServeFiles:
     """Order to fork a file agent in this session's confinement. Its socket comes with the frame."""
+
+    outside: bool = False
+    """Whether the agent sees the files of the sandbox, also if the worker has a view."""
 
 
 @dataclass(frozen=True)

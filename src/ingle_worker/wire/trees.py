@@ -2,10 +2,12 @@
 
 Each message is a length and JSON. Descriptors come with a request: one per file, in the order of the files.
 
-host  -> agent   {"do": "list", "tracked": …, "rules": …}
+host  -> agent   {"do": "list", "tracked": …, "rules": …, "layer": …}
 agent -> host    lists of entries, in several messages; an empty list ends them
                  `tracked`: without entries that are ignored. `rules` are texts by the paths of their folders, or null:
-                 the agent reads the files `.gitignore`
+                 the agent reads the files `.gitignore`. `layer`: the folder is one that overlayfs has written
+host  -> agent   {"do": "find", "paths": [[path, deep], …]}
+agent -> host    as above, with those of these entries that exist; if `deep`, with all that is below them
 host  -> agent   {"do": "fetch", "files": [[path, limit], …]}, with a descriptor to write each file to
 agent -> host    [[errno, mode, inode, size, modified, changed, steady], …]
 host  -> agent   {"do": "apply", "steps": [[step, path, …], …]}, with a descriptor to read each `file` from
@@ -16,6 +18,12 @@ of files need not be text.
 """
 
 import os
+
+LAYERS = "layers"
+"""Folder of a live copy with one folder for each granted folder that it may write, by number."""
+
+UPPER = "upper"
+"""Folder in there with what the copy has written, as overlayfs stores it."""
 
 MAX_FILES_PER_MESSAGE = 64
 """Files of one request. The kernel passes at most 253 descriptors at a time."""
@@ -29,11 +37,14 @@ MAX_RULES_FILE_BYTES = 64 * 1024
 MAX_RULES_BYTES = 4 * 1024**2
 """Size of all ignore rules of a folder."""
 
-FILE, FOLDER, LINK, NOT_KEPT = "f", "d", "l", "x"
+FILE, FOLDER, LINK, NOT_KEPT, REMOVED = "f", "d", "l", "x", "r"
 """Kinds of entries. An entry is [kind, path, mode, inode, size, modified, changed, text].
 
-The text is the target of a link, or why an entry is not kept.
+The text is the target of a link, or why an entry is not kept. In a layer there are entries that stand for a removed
+one, and folders that hide what the folder below the layer has there: their text is OPAQUE.
 """
+
+OPAQUE = "opaque"
 
 MAKE_FOLDER, WRITE_FILE, MAKE_LINK, REMOVE, SET_MODE, SET_ATTRIBUTES = (
     *("folder", "file", "link", "remove", "mode", "attributes"),

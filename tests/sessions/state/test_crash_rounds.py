@@ -119,3 +119,28 @@ def test_what_was_cut_off_in_a_tracked_folder_is_undone(start: Callable[..., Ser
     notices = server.execute("1")["notices"]
     assert f"the files in {folder} are as before a rollback or commit that was cut off" in notices
     assert "files that were changed since stay as they are: file7" in notices
+
+
+@pytest.mark.req("trial.commit")
+@pytest.mark.both_levels
+def test_a_commit_that_was_cut_off_in_a_granted_folder_is_undone(start: Callable[..., Server], tmp_path: Path) -> None:
+    """The next session with the folder does so, whether the folder is tracked or not."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("file*\n")
+    server = start("--folder", f"{folder}:shared", "--isolation", "sandbox")
+    server.make_session()
+    server.execute(WRITE + "write(1)")
+    result = server.execute("write(2); open('created', 'w').close()", trial=True)
+    assert result["error"] is None, result
+    cut_off(server, f"/v1/sessions/main/trials/{result['trial']['name']}/commit", folder)
+    assert "1" in numbers(folder)
+    server = start("--folder", f"{folder}:tracked", "--isolation", "sandbox")
+    server.make_session()
+    assert numbers(folder) == {"1"}
+    assert sorted(each.name for each in folder.iterdir()) == sorted(
+        [".gitignore", *(f"file{each}" for each in range(FILES))]
+    )
+    notices = server.execute("1")["notices"]
+    assert f"the files in {folder} are as before a rollback or commit that was cut off" in notices
+    assert list((server.home / "undo").iterdir()) == []

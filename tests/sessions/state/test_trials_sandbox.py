@@ -1,4 +1,4 @@
-"""Trials in a sandbox: connections are held, granted folders are only read, and nothing of the session is reached."""
+"""Trials in a sandbox: connections are held, granted folders have layers, and nothing of the session is reached."""
 
 from pathlib import Path
 
@@ -64,8 +64,8 @@ async def test_a_trial_reaches_nothing_of_the_session(service: Service, tmp_path
     assert result.error is None, result.error
     assert result.trial is not None
     assert result.trial.effect is not None
-    # These two have written to its own copy of the folder.
-    assert result.stdout == "['descriptor', 'path of a descriptor']\n"
+    # These have written to its own copy of the folder, and to its layer over the granted one.
+    assert result.stdout == "['descriptor', 'grant', 'path of a descriptor']\n"
     assert any("connections of the session that are closed" in notice for notice in result.notices)
     assert "sh" in [each.split()[0] for each in result.trial.effect.processes]
     await service.discard("s", result.trial.name)

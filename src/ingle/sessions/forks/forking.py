@@ -13,6 +13,7 @@ from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
+from ingle.support.folder_paths import outermost
 from ingle.trees.store import KeptTree, NotKept
 from ingle.workers import views
 from ingle.workers.copies import ForkOptions
@@ -36,10 +37,17 @@ class Forking:
     def __init__(self, spec: SessionSpec, slot: ProcessSlot, files: KeptFiles) -> None:
         self._session_id = spec.session_id
         self._folder = spec.folder
+        self._grant = spec.grant
         self._slot = slot
         self._files = files
-        self.protected = [each.folder for each in spec.grant.mounts if not each.read_only]
-        """Folders that a copy may only read, if it is not to change anything outside of its own."""
+
+    @property
+    def writable(self) -> list[str]:
+        """Granted folders that the session's process may write, without those that lie in others."""
+        confinement = self._slot.launcher.confinement
+        # At the other levels all tenants share a launcher.
+        newer = confinement.granted if confinement is not None and confinement.has_own_root else ()
+        return outermost([*self._grant.writable, *(folder for folder, writable in newer if writable)])
 
     @contextlib.asynccontextmanager
     async def copies(
@@ -56,19 +64,24 @@ class Forking:
     ) -> AsyncIterator[list[ForkedCopy]]:
         """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
 
-        `network`: each has a network of its own. `protect`: they may only read the folders that the session may write.
-        `beside`: they use the files of another fork, which has these folders. Copies that have no owner at the end are
-        killed.
+        `network`: each has a network of its own. `protect`: they change nothing in the folders that the session may
+        write. `beside`: they use the files of another fork, which has these folders. Copies that have no owner at the
+        end are killed.
         """
         moment = self._slot.moment(cell)
+        protected = self.writable if protect else []
         kept = await self._take(worker) if beside is None else None
+        if protected and isinstance(kept, NotKept):
+            raise errors.TrialRefused(
+                f"the session may write to {protected[0]}, and its copy cannot be kept apart from it: {kept}"
+            )
         workers: list[Worker] = []
         made: list[views.View] = []
         state: SavedState | None = None
         try:
             source = self._files.folder
             apart = not isinstance(kept, NotKept)
-            options = ForkOptions(folder=source if apart else "", loads=True)
+            options = ForkOptions(source if apart else "", protected, loads=True)
             copies = await worker.fork(len(names), options)
             workers = copies.workers
             await held.aclose()
@@ -77,7 +90,7 @@ class Forking:
                 state, workers = await self._take_values(worker, workers, options.folder)
             seen: list[tuple[views.View | None, str]] = []
             if apart:
-                make = partial(self._make_view, network=network, protect=protect, beside=beside)
+                make = partial(self._make_view, protected=protected, network=network, protect=protect, beside=beside)
                 seen = await self._make_views(workers, names, made, make)
             origins = []
             for index in range(len(names)):
@@ -164,13 +177,19 @@ class Forking:
         return found
 
     async def _make_view(
-        self, copy: Worker, name: str, *, network: bool, protect: bool, beside: SessionFolders | None
+        self,
+        copy: Worker,
+        name: str,
+        *,
+        protected: list[str],
+        network: bool,
+        protect: bool,
+        beside: SessionFolders | None,
     ) -> tuple[views.View | None, str]:
         """Return the view of a copy, or None and why there is none."""
         if not self._slot.workspace.own_root or (beside is not None and beside.workspace == beside.place):
             return None, ""
         own = str(self._folders.fork_folder(name))
-        protected = self.protected if protect else []
         try:
             shown = "" if beside is None else beside.place
             return await views.make(copy, own, self._folders.workspace, protected, network=network, shown=shown), ""

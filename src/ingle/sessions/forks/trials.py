@@ -24,6 +24,7 @@ from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import TRIAL, Turn, Turns
 from ingle.sessions.forks.effects import find_effect, note_variables
 from ingle.sessions.forks.forking import ForkedCopy, Forking
+from ingle.sessions.forks.granted_folders import GrantedFolders
 from ingle.sessions.forks.replacement import Replacement
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment
@@ -37,12 +38,14 @@ from ingle.sessions.process.workspace import ViewProxy
 from ingle.sessions.spec import SessionSpec
 from ingle.support import remove_tree
 from ingle.support.background import Tasks
-from ingle.trees.store import KeptTree, NotKept, Trees
+from ingle.trees.store import KeptLayer, KeptTree, NotKept, Trees
 from ingle.trials import Effect, Trial, TrialInfo
 from ingle.workers import views
 from ingle.workers.launch.launcher import Launcher
+from ingle.workers.views import LayeredFolders
 from ingle.workers.worker import Worker
 from ingle_worker.wire import states
+from ingle_worker.wire.trees import LAYERS
 
 if TYPE_CHECKING:
     from ingle.sessions.session import Session
@@ -57,11 +60,19 @@ MakeFork = Callable[[SessionSpec, Launcher, str, ForkedCopy], "Session"]
 class Copy:
     """A copy of a session in which code runs, while the session waits."""
 
-    def __init__(self, fork: "Session", copy: ForkedCopy, before: Variables | None, proxy: ViewProxy | None) -> None:
+    def __init__(
+        self,
+        fork: "Session",
+        copy: ForkedCopy,
+        before: Variables | None,
+        proxy: ViewProxy | None,
+        grants: GrantedFolders,
+    ) -> None:
         self.fork = fork
         self.worker = copy.worker
         self.folders = copy.folders
         self.forked = copy.origin.files
+        self.grants = grants
         self.ends = [each.removeprefix("not copied: ") for each in copy.origin.notices if each.startswith("not copied")]
         self.copied = copy.origin.copied
         self.before = before
@@ -94,7 +105,8 @@ class Copy:
             return Effect(notices=["its process has ended, so that it can only be discarded"], ends=self.ends)
         tree = NotKept("they are those of the session") if self.forked is None else self.forked.tree
         async with fork.use("compare") as worker:
-            return await find_effect(self.before, tree, fork.calls, worker, fork.kept_files, self.hosts, self.ends)
+            effect = await find_effect(self.before, tree, fork.calls, worker, fork.kept_files, self.hosts, self.ends)
+        return await self.grants.add_to(effect)
 
     async def end(self) -> None:
         """End the copy and remove its files."""
@@ -214,7 +226,9 @@ class Trials:
         trial = self._find(name)
         if trial.effect is None:
             raise errors.Busy(trial.cell, time.time() - trial.created_at)
-        self._close(trial)
+        # Before anything else: a trial that cannot be committed stays open.
+        await trial.copy.grants.check()
+        self._close(self._find(name))
         try:
             text = f"committed {name}: its cell {trial.cell} is now one of this session"
             return text, await self.take_over(trial.copy, text, trial.cell)
@@ -275,8 +289,7 @@ class Trials:
 
     def check(self, network: str) -> None:
         """Raise TrialRefused if this session cannot have a trial with this network."""
-        grant, own_root = self._spec.grant, self._slot.workspace.own_root
-        writable = [each.folder for each in grant.mounts if not each.read_only]
+        grant, own_root, writable = self._spec.grant, self._slot.workspace.own_root, self._forking.writable
         if writable and not own_root:
             raise errors.TrialRefused(
                 f"the session may write to {writable[0]}, and at the level {grant.isolation!r} a trial would too; "
@@ -313,7 +326,7 @@ class Trials:
                         view = copy.origin.files.view
                         if view is not None and view.listener is not None:
                             proxy = await self._slot.workspace.open_proxy(view.listener, held=network == "held")
-                    made.append(Copy(fork, copy, before, proxy))
+                    made.append(Copy(fork, copy, before, proxy, self._grants_of(copy)))
                     self._copies.append(made[-1])
                     fork.begin_fork(copy)
                 await asyncio.gather(*(each.fork.slot.wait_forked() for each in made))
@@ -321,6 +334,11 @@ class Trials:
             await asyncio.gather(*(self.drop(each) for each in made))
             raise
         return made
+
+    def _grants_of(self, copy: ForkedCopy) -> GrantedFolders:
+        view = None if copy.origin.files is None else copy.origin.files.view
+        protected = LayeredFolders() if view is None else view.protected
+        return GrantedFolders(self._folders, copy.worker, protected)
 
     async def drop(self, copy: Copy) -> None:
         """End a copy."""
@@ -337,9 +355,12 @@ class Trials:
     async def take_over(self, copy: Copy, text: str, cell: int) -> FileChanges | None:
         """Make the process of a copy the session's, with its files and its cell. The caller holds the turn."""
         fork, worker = copy.fork, copy.worker
+        layers: dict[str, KeptLayer] = {}
         try:
+            layers = await copy.grants.take()
             tree, moment = await self._give_away(copy, cell)
         except BaseException:
+            self._folders.layers.release(layers)
             await self.drop(copy)
             raise
         source, target = copy.folders.workspace, self._files.folder
@@ -349,9 +370,11 @@ class Trials:
         async def make() -> tuple[Worker, None]:
             return worker, None
 
-        async def leave_view(worker: Worker) -> None:
-            own, (fork, shown) = str(copy.folders.folder), self._slot.workspace.folders.fork_shown
-            await views.undo(worker, own, target, self._forking.protected, fork, shown)
+        async def leave_view(current: Worker) -> None:
+            # Another worker that does the rest has no view.
+            if current is worker:
+                own, (fork, shown) = str(copy.folders.folder), self._slot.workspace.folders.fork_shown
+                await views.undo(worker, own, target, copy.grants.protected.all, fork, shown)
 
         has_view = copy.forked is not None and copy.forked.view is not None
         replacement = Replacement(
@@ -359,7 +382,7 @@ class Trials:
             "a trial was committed",
             moment,
             self._folders,
-            Trees(tree, {}),
+            Trees(tree, {}, layers),
             make,
             time.time(),
             leave_view=leave_view if has_view else None,
@@ -379,12 +402,12 @@ class Trials:
             if self._slot.worker is not worker:
                 worker.kill()
             self._taken_over.append(copy.folders)
-            if isinstance(tree, KeptTree):
-                self._files.release(tree)
+            self._folders.release(Trees(tree, {}, layers))
             await fork.end(keep=True)
             await copy.close()
             self._forget(copy)
-            await asyncio.to_thread(remove_tree.remove, fork.spec.folder)
+            for folder in (fork.spec.folder, copy.folders.folder / LAYERS):
+                await asyncio.to_thread(remove_tree.remove, folder)
 
     async def _give_away(self, copy: Copy, cell: int) -> tuple[KeptTree | NotKept, Moment]:
         """Take the process of a copy away from its own session. Return its files, and what the host knows of it."""
@@ -393,7 +416,7 @@ class Trials:
             tree: KeptTree | NotKept = NotKept("the process has ended")
             if worker is copy.worker:
                 tree = await self._take_files(copy, worker)
-                await slot.note_files(worker)
+                await slot.note_files(worker, copy.grants.protected.all)
             if slot.worker is not copy.worker or not worker.alive:
                 self._files.release(tree)
                 raise errors.Conflict("the process of the trial has ended, so that it cannot be committed")

@@ -12,12 +12,14 @@ import msgspec
 
 from ingle.files import FileChanges, FileDiff
 from ingle.render.phrases import some
+from ingle.sessions.forks.layers import Layers
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.support.folder_paths import outermost, told_path
 from ingle.trees.agent import AgentLost
 from ingle.trees.folder_changes import FolderChanges
-from ingle.trees.store import KeptTree, NotKept, Trees
+from ingle.trees.restore import Restored
+from ingle.trees.store import KeptLayer, KeptTree, NotKept, Trees
 from ingle.trees.stores import TreeStores
 from ingle.trees.undo_log import Change, UndoLog
 from ingle.workers.worker import Worker
@@ -53,19 +55,23 @@ class CheckpointFiles:
         watches: FolderWatches,
         tracked: Iterable[str],
         *,
+        writable: Iterable[str],
         key: str,
-        tenant: str,
         start: str,
         durable: bool,
     ) -> None:
         """`tracked` are granted folders, `key` that of the session, and `start` the folder that it starts in.
 
-        `durable`: the session's own folder outlives the server.
+        `writable` are granted folders over which its copies have layers. `durable`: the session's own
+        folder outlives the server.
         """
+        self._tenant = tenant = own.tenant
+        self.layers = Layers(stores, tenant)
+        """Layers of copies over granted folders."""
+        self._writable = list(writable)
         self._own = own
         self._durable = durable
         self._stores = stores
-        self._tenant = tenant
         self._log: UndoLog | None = None
         """Log of a change that is under way, or was not finished."""
         self._key = key
@@ -85,6 +91,11 @@ class CheckpointFiles:
     def tracked(self) -> list[str]:
         """Tracked folders."""
         return list(self._tracked)
+
+    @property
+    def outlive_session(self) -> bool:
+        """Whether there are granted folders in which a dead server may have left a change half done."""
+        return bool(self._tracked or self._writable)
 
     def covers(self, path: str) -> bool:
         """Return whether a path lies in one of the folders."""
@@ -115,11 +126,13 @@ class CheckpointFiles:
     def share(self, trees: Trees) -> Trees:
         """Hold kept trees once more. The caller releases them."""
         own = self._own.share(trees.own)
-        return Trees(own, {folder: self._own.share(kept) for folder, kept in trees.tracked.items()})
+        self.layers.share(trees.layers)
+        return Trees(own, {folder: self._own.share(kept) for folder, kept in trees.tracked.items()}, trees.layers)
 
     def release(self, trees: Trees) -> None:
         for kept in (trees.own, *trees.tracked.values()):
             self._own.release(kept)
+        self.layers.release(trees.layers)
 
     def close(self) -> None:
         """Give up what is held for the next trees."""
@@ -139,14 +152,11 @@ class CheckpointFiles:
         changes: FileChanges | None = None
         notices: list[str] = []
         lost = False
-        for folder, files, kept in self._each(trees):
+        kept_trees: list[tuple[str, KeptFiles | None, KeptTree | NotKept | KeptLayer]] = [*self._each(trees)]
+        for folder, files, kept in [*kept_trees, *((folder, None, layer) for folder, layer in trees.layers.items())]:
             which = "the files" if files is self._own else f"the files in {folder}"
-            others = self._changes.others(folder, self._key, since)
-            why_not = f"another session has changed files there: {some(others)}" if others else None
             try:
-                if isinstance(kept, NotKept):
-                    raise kept
-                restored = await files.restore(worker, kept, why_not=why_not)
+                restored = await self._restore(worker, folder, files, kept, since)
             except NotKept as why:
                 if isinstance(why, AgentLost):
                     lost = True
@@ -159,6 +169,21 @@ class CheckpointFiles:
         if not lost or worker.alive:
             await self._end_log()
         return changes, notices
+
+    async def _restore(
+        self, worker: Worker, folder: str, files: KeptFiles | None, kept: KeptTree | NotKept | KeptLayer, since: float
+    ) -> Restored:
+        """Bring one folder back, or write a layer to it. Raise NotKept if it stays as it is."""
+        if isinstance(kept, NotKept):
+            raise kept
+        if isinstance(kept, KeptLayer):
+            restored = await self.layers.apply(worker, folder, kept)
+            self._changes.note(folder, self._key)
+            return restored
+        assert files is not None
+        others = self._changes.others(folder, self._key, since)
+        why_not = f"another session has changed files there: {some(others)}" if others else None
+        return await files.restore(worker, kept, why_not=why_not)
 
     @property
     def _lasting(self) -> dict[str, KeptFiles]:
@@ -180,6 +205,7 @@ class CheckpointFiles:
                     if isinstance(before, KeptTree):
                         kept.append(before)
                         changes.append(files.change(before, after))
+            changes += [self.layers.change(folder, layer) for folder, layer in trees.layers.items()]
             if changes:
                 logs, store = self._stores.undo_logs, self._stores.of(self._tenant)
                 self._log = await self._stores.in_thread(logs.begin, store, changes)
@@ -197,14 +223,15 @@ class CheckpointFiles:
     async def undo_unfinished(self, worker: Worker) -> list[str]:
         """Undo changes of the folders that were begun and not finished. Return notices of it."""
         lasting = self._lasting
-        if not lasting:
+        if not lasting and not self._writable:
             return []
         logs = self._stores.undo_logs
         notices: list[str] = []
-        for left in await self._stores.in_thread(logs.left, self._tenant, lasting, self._log):
+        for left in await self._stores.in_thread(logs.left, self._tenant, lasting, self._writable, self._log):
             which = "the files" if left.change.place == self._own.place else f"the files in {left.change.place}"
             try:
-                restored, others = await lasting[left.change.place].undo(worker, left)
+                undoing = self.layers if left.change.layered else lasting[left.change.place]
+                restored, others = await undoing.undo(worker, left)
             except NotKept as why:
                 if isinstance(why, AgentLost):
                     # The worker has ended, and the next one does the rest.
@@ -251,12 +278,13 @@ class CheckpointFiles:
             except NotKept as why:
                 notices.append(f"{which} cannot be compared: {why}")
                 continue
-            found = [*(found or []), *(self._renamed(folder, each) for each in some_files)]
+            found = [*(found or []), *(self.renamed(folder, each) for each in some_files)]
             more += some_more
             notices += told
         return found, more, notices
 
-    def _renamed(self, folder: str, each: FileDiff) -> FileDiff:
+    def renamed(self, folder: str, each: FileDiff) -> FileDiff:
+        """Return the difference of a file in a folder, with the path as it is told."""
         if folder == self._start:
             return each
         return msgspec.structs.replace(each, path=told_path(self._start, folder, each.path))

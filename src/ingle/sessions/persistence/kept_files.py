@@ -69,7 +69,7 @@ class KeptFiles:
     ) -> None:
         """`tracked`: the folder is a granted one, of which ignored files are left alone."""
         self._tracked = tracked
-        self._tenant = tenant
+        self.tenant = tenant
         self._stores = stores
         self._store = stores.of(tenant)
         self._folders = folders
@@ -179,7 +179,7 @@ class KeptFiles:
 
     def change(self, before: KeptTree, after: KeptTree) -> Change:
         """Return the change of the folder from one kept tree to another."""
-        return Change.between(self._tenant, self._folders.place, before.tree, after.tree, tracked=self._tracked)
+        return Change.between(self.tenant, self._folders.place, before.tree, after.tree, tracked=self._tracked)
 
     async def undo(self, worker: Worker, left: LeftChange) -> tuple[Restored, list[str]]:
         """Undo a change that was not finished. Return what that did, and the files that others have changed since.
@@ -270,7 +270,7 @@ class KeptFiles:
 
     async def _with_agent(self, worker: Worker, work: Callable[[TreeAgent], T], *, new: bool = False) -> T:
         make = [*self._folders.folders, self.folder] if new else []
-        async with self._connection(worker) as connection:
+        async with agent_connection(worker) as connection:
             try:
                 return await self._stores.in_thread(
                     lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked))
@@ -278,25 +278,27 @@ class KeptFiles:
             except OSError as error:
                 raise NotKept(f"they could not be stored: {error.strerror}") from None
 
-    @contextlib.asynccontextmanager
-    async def _connection(self, worker: Worker) -> AsyncIterator[socket.socket]:
-        try:
-            connection = await connect_agent(worker)
-        except errors.Unavailable as error:
-            raise AgentLost(error.message) from None
 
-        def cut_off(_: object) -> None:
-            # The thread that uses the connection sees its end at once.
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+@contextlib.asynccontextmanager
+async def agent_connection(worker: Worker, *, outside: bool = False) -> AsyncIterator[socket.socket]:
+    """Connect to a new file agent of a worker, as `connect_agent` does. Raise AgentLost if there is none."""
+    try:
+        connection = await connect_agent(worker, outside=outside)
+    except errors.Unavailable as error:
+        raise AgentLost(error.message) from None
 
-        # A worker that was killed may leave an agent that never answers.
-        worker.gone.add_done_callback(cut_off)
-        try:
-            yield connection
-        except asyncio.CancelledError:
-            cut_off(None)
-            raise
-        finally:
-            worker.gone.remove_done_callback(cut_off)
-            connection.close()
+    def cut_off(_: object) -> None:
+        # The thread that uses the connection sees its end at once.
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    # A worker that was killed may leave an agent that never answers.
+    worker.gone.add_done_callback(cut_off)
+    try:
+        yield connection
+    except asyncio.CancelledError:
+        cut_off(None)
+        raise
+    finally:
+        worker.gone.remove_done_callback(cut_off)
+        connection.close()

@@ -7,7 +7,7 @@ it starts is followed by another one, a few times. Then the start has failed, an
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from ingle import errors, events
@@ -340,7 +340,8 @@ class ProcessSlot:
         if origin.files is not None:
             key = await fill_folder(worker, origin.files, files, self._journal.notices)
             source, view = origin.files.source, origin.files.view
-        order = self.workspace.adopt(worker, reseed=origin.reseed, source=source, key=key)
+        protected = [] if view is None else view.protected.all
+        order = self.workspace.adopt(worker, reseed=origin.reseed, source=source, key=key, protected=protected)
         if not self._spec.trial:
             await self._blanks.make_for_fork(worker, order, view)
         # The worker cannot make the folder of its events: it may only see that of its original.
@@ -359,10 +360,10 @@ class ProcessSlot:
             raise errors.StartFailed("a copy ended as soon as it had started; try again")
         self.move(SlotState.UP)
 
-    async def note_files(self, worker: Worker) -> None:
-        """Have the worker note its open files and its working directory, before it gets another folder."""
+    async def note_files(self, worker: Worker, more: Sequence[str] = ()) -> None:
+        """Have the worker note its open files and its working directory, before it gets another folder, and `more`."""
         self._started = self._loop.create_future()
-        worker.send(messages.NoteFiles(self.workspace.folders.workspace))
+        worker.send(messages.NoteFiles(self.workspace.folders.workspace, list(more)))
         await self._wait_reopened(worker)
         self.on_started()
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingle.isolation.egress.allow_list import AllowList
@@ -74,16 +75,19 @@ class Workspace:
         """Send the worker its start folder and its environment. May be repeated before the first cell."""
         worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd or self.home, env=env))
 
-    def adopt(self, copy: Worker, *, reseed: bool, source: str, key: list[int]) -> messages.Rehome:
+    def adopt(
+        self, copy: Worker, *, reseed: bool, source: str, key: list[int], protected: Sequence[str]
+    ) -> messages.Rehome:
         """Give a copy of another session's worker folders of its own, and return that order.
 
-        `source` is the original's workspace, if the copy has its own files. `key` opens the copy's view.
+        `source` is the original's workspace, if the copy has its own files. `key` opens the copy's view, in which it
+        does not change the `protected` folders.
         """
         tmp = self._new_tmp()
         packages = f"{self.folders.folder}/packages"
         target = self.folders.workspace if source else ""
         made = [*self.folders.folders, packages, tmp]
-        order = messages.Rehome(tmp, made, packages, reseed, source, target, key)
+        order = messages.Rehome(tmp, made, packages, reseed, source, target, key, list(protected))
         copy.send(order)
         return order
 
