@@ -153,6 +153,7 @@ def every_error() -> list[errors.IngleError]:
         errors.VariableNotFound("x", ["y"]),
         errors.ShellBusy("x", "t1", 1.5),
         errors.CellElsewhere("x", 2, "y"),
+        errors.CellNotKept("s", 3, [1, 5], auto=True),
         errors.CheckpointNotFound("x", "y", ["z"], None),
         errors.TrialNotFound("x", "y", []),
         errors.FailureNotFound("x", 1, [], kept=True),

@@ -182,7 +182,9 @@ class ClusterNode:
         chosen = choose(fitting(places, new), new, self._random)
         return self.agents.up[chosen.info.incarnation]
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool, shares: str | None) -> list[SessionInfo]:
+    async def fork(
+        self, key: str, names: list[str | None], *, at: int | None, reseed: bool, shares: str | None
+    ) -> list[SessionInfo]:
         """Make live copies of a session, on its own machine."""
         agent = await self._router.find(key)
         tenant, incarnation = tenant_of(key), agent.info.incarnation
@@ -190,7 +192,7 @@ class ClusterNode:
         for name in given:
             check_name(name)
         epochs = [None if name is None else await self._router.free_epoch(session_key(tenant, name)) for name in names]
-        made = await agent.agent.fork(key, given, epochs, reseed=reseed, shares=shares)
+        made = await agent.agent.fork(key, given, epochs, at=at, reseed=reseed, shares=shares)
         for name in given:
             self._router.learn(session_key(tenant, name), incarnation)
         return made

@@ -57,7 +57,7 @@ class Agent(Protocol):
         ...
 
     async def fork(
-        self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool, shares: str | None
+        self, key: str, names: list[str], epochs: list[int | None], *, at: int | None, reseed: bool, shares: str | None
     ) -> list[SessionInfo]:
         """Make one live copy of a session for each name, or none at all."""
         ...

@@ -108,10 +108,10 @@ class ServedNode:
             return await self.node.create(new)
 
     async def fork(
-        self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool, shares: str | None
+        self, key: str, names: list[str], epochs: list[int | None], *, at: int | None, reseed: bool, shares: str | None
     ) -> list[SessionInfo]:
         async with self._claimed(tenant_of(key), list(zip(names, epochs, strict=True))):
-            return await self.node.fork(key, [*names], reseed=reseed, shares=shares)
+            return await self.node.fork(key, [*names], at=at, reseed=reseed, shares=shares)
 
     async def load(
         self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool

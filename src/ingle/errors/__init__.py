@@ -23,6 +23,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── CellNotFound        404  cell_not_found
     │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
     │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
+    │   ├── CellNotKept         404  cell_not_kept        no checkpoint holds the state after that cell
     │   ├── CheckpointNotFound  404  checkpoint_not_found
     │   ├── TrialNotFound       404  trial_not_found      it was committed or discarded, or has expired
     │   ├── FailureNotFound     404  failure_not_found    name a cell whose failure is kept; see keep_failures
@@ -81,6 +82,9 @@ from ingle.errors.missing import (
 )
 from ingle.errors.missing import (
     CellNotFound as CellNotFound,
+)
+from ingle.errors.missing import (
+    CellNotKept as CellNotKept,
 )
 from ingle.errors.missing import (
     CheckpointNotFound as CheckpointNotFound,

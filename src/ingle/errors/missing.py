@@ -75,6 +75,20 @@ class CheckpointNotFound(NotFound):
         super().__init__(lacks if known else f"{lacks}; make one first", lacks)
 
 
+class CellNotKept(NotFound):
+    code = "cell_not_kept"
+
+    def __init__(self, session_id: str, cell: int, kept: list[int], *, auto: bool) -> None:
+        lacks = f"session {session_id!r} has no checkpoint of its state after cell {cell}"
+        hint = (
+            "automatic checkpoints keep the state before the last cell"
+            if auto
+            else 'a session with checkpoints="auto" keeps the state before its last cell'
+        )
+        has = f"it has the state after {'cell' if len(kept) == 1 else 'cells'} {', '.join(map(str, kept))}"
+        super().__init__(f"{lacks}; {has}; {hint}, and `checkpoint` keeps any other", lacks)
+
+
 class TrialNotFound(NotFound):
     code = "trial_not_found"
 

@@ -80,7 +80,9 @@ class Node(Protocol):
 
     async def sessions(self, tenant: str) -> list[SessionInfo]: ...
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool, shares: str | None) -> list[SessionInfo]:
+    async def fork(
+        self, key: str, names: list[str | None], *, at: int | None, reseed: bool, shares: str | None
+    ) -> list[SessionInfo]:
         """Make one live copy of a session for each name, or none at all. A null name means a random one."""
         ...
 

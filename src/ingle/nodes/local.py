@@ -86,8 +86,11 @@ class LocalNode:
         """Save a durable session to the object store and end it here, for another server."""
         await self.manager.takeover.give_up(key)
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool, shares: str | None) -> list[SessionInfo]:
-        return [session.info() for session in await self.manager.fork(key, names, reseed=reseed, shares=shares)]
+    async def fork(
+        self, key: str, names: list[str | None], *, at: int | None, reseed: bool, shares: str | None
+    ) -> list[SessionInfo]:
+        made = await self.manager.fork(key, names, at=at, reseed=reseed, shares=shares)
+        return [session.info() for session in made]
 
     async def isolation(self) -> Isolation:
         verdict = await self.manager.grants.settled()

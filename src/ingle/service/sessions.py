@@ -117,11 +117,13 @@ class Sessions(Verbs):
         new_id: str | None = None,
         *,
         count: int = 1,
+        at: int | None = None,
         reseed: bool = False,
         shares: str | None = None,
     ) -> list[SessionInfo]:
         """Make live copies of a session. Several are named `new_id-1` and so on. Default: random names.
 
+        With `at`, they are of the state right after that cell. Raise CellNotKept without a checkpoint of it.
         A copy has files of its own, or uses those of the fork that `shares` names: so sessions of one folder are
         forked together.
         """
@@ -134,7 +136,7 @@ class Sessions(Verbs):
         names: list[str | None] = [new_id]
         if count > 1:
             names = [None if new_id is None else f"{new_id}-{number}" for number in range(1, count + 1)]
-        made = await self._node.fork(key, names, reseed=reseed, shares=shares)
+        made = await self._node.fork(key, names, at=at, reseed=reseed, shares=shares)
         await self.access.keep(*made)
         return made
 

@@ -280,7 +280,9 @@ class Manager:
             grant = session.spec.grant
             self.telemetry.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool, shares: str | None) -> list[Session]:
+    async def fork(
+        self, key: str, names: list[str | None], *, at: int | None, reseed: bool, shares: str | None
+    ) -> list[Session]:
         """Return live copies of a session, each a session of its own with one of these names. All of them or none.
 
         A copy has the limits, the start folder, the idle timeout and the automatic checkpoints of its original.
@@ -291,12 +293,11 @@ class Manager:
         keys = self._new_keys(tenant_of(key), names)
         if self._is_full(tenant_of(key), len(keys)):
             raise self.admission.refusal()
-        began = time.monotonic()
+        began, made = time.monotonic(), list[Session]()
         self._making.update(dict.fromkeys(keys))
-        made: list[Session] = []
         try:
             uids = [secrets.token_hex(8) for _ in keys]
-            forking = original.forked(uids, reseed=reseed, beside=folders)
+            forking = original.forked(uids, at=at, reseed=reseed, beside=folders)
             async with self.admission.start(tenant_of(key)), forking as copies:
                 for (its_key, name), uid, copy in zip(keys.items(), uids, copies, strict=True):
                     if original.autosave is not None and original.autosave.durable:

@@ -131,7 +131,7 @@ class Session:
             self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._folders, self._tasks
         )
         self._comparison = Comparison(self._worker, self._folders, self.checkpoints, self._copies)
-        self._forking = Forking(spec, slot, self.kept_files)
+        self._forking = Forking(spec, slot, self.kept_files, self.checkpoints)
         self.trials = Trials(
             spec,
             self.turns,
@@ -359,13 +359,13 @@ class Session:
 
     @asynccontextmanager
     async def forked(
-        self, names: list[str], *, reseed: bool = False, beside: SessionFolders | None = None
+        self, names: list[str], *, at: int | None, reseed: bool = False, beside: SessionFolders | None = None
     ) -> AsyncIterator[list[ForkedCopy]]:
         """Provide live copies with files of their own or of another fork. Raise Busy while a cell runs."""
         self.last_used = time.monotonic()
         async with AsyncExitStack() as held:
             worker, cell = await held.enter_async_context(self._worker.use("fork")), self.last_cell
-            async with self._forking.copies(worker, cell, names, reseed=reseed, held=held, beside=beside) as copies:
+            async with self._forking.copies(worker, cell, names, at, held=held, reseed=reseed, beside=beside) as copies:
                 yield copies
 
     async def checkpoint(self, name: str) -> CheckpointInfo:

@@ -62,6 +62,48 @@ def test_over_http(server: Server) -> None:
     assert "before cell 1" in server.client.post("/v1/sessions/auto/rollback").json()["notice"]
 
 
+@pytest.mark.req("files.state")
+def test_a_fork_of_an_earlier_cell(server: Server) -> None:
+    """Its variables and files are those right after that cell, as a checkpoint holds them."""
+    with Client(server.url, server.token) as client:
+        session = client.session("main", checkpoints="auto", create=True)
+        write = "x = {0}; log = globals().get('log') or open('log', 'a'); _ = log.write('{0}'); log.flush()"
+        for cell in (1, 2, 3):
+            session.run(write.format(cell))
+            if cell == 1:
+                session.checkpoint("first")
+        look = "print(x, open('log').read())"
+        for cell, seen in ((1, "1 1"), (2, "2 12"), (3, "3 123")):
+            with session.fork(at=cell) as fork:
+                assert fork.run(look).stdout.split("\n")[0] == seen
+                assert fork.run("_ = log.write('!'); log.flush(); " + look).stdout.split("\n")[0] == seen + "!"
+        assert session.run(look).stdout == "3 123\n"
+        with pytest.raises(errors.CellNotKept, match="after cell 7; it has the state after cells 1, 3, 4"):
+            session.fork(at=7)
+        # After a rollback the state is that of an earlier cell.
+        session.rollback("first")
+        with session.fork(at=1) as fork:
+            assert fork.run(look).stdout == "1 1\n"
+        with pytest.raises(errors.CellNotKept):
+            session.fork(at=4)
+        session.run("x = 5")
+        session.checkpoint("later")
+        session.rollback("first")
+        session.checkpoint("again")
+        session.drop_checkpoint("first")
+        with session.fork(at=1) as fork:
+            assert fork.run(look).stdout == "1 1\n"
+        command = [sys.executable, "-m", "ingle", "fork", "main", "told", "--at", "5", "--url", server.url]
+        environment = {**os.environ, "INGLE_TOKEN": server.token}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        assert client.session("told").run("print(x)").stdout == "5\n"
+        command[-5:-2] = ["other", "--at", "2"]
+        refused = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (refused.returncode, "no checkpoint of its state after cell 2" in refused.stderr) == (2, True)
+    problem(server.client.post(f"{SESSION}/fork", json={"at": 2}), 404, "cell_not_kept")
+    problem(server.client.post(f"{SESSION}/fork", json={"at": -1}), 422, "invalid_request")
+
+
 @pytest.mark.req("exit.tree")
 def test_forks_and_checkpoints_end_with_a_server_that_was_killed(server: Server, mark: str) -> None:
     server.make_session(checkpoints="auto")

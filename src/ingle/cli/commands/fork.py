@@ -16,15 +16,21 @@ from ingle.cli.services import Choice, find_session, service_options
 @click.argument("name", required=False)
 @service_options
 @click.option("--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Number of copies.")
+@click.option("--at", type=click.IntRange(min=0), help="Copy the state right after this cell. Default: the state now.")
 @click.option("--reseed", is_flag=True, help="Give each copy new random numbers. Default: continue the original's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def fork(session: str, name: str | None, choice: Choice, count: int, reseed: bool, as_json: bool) -> None:
+def fork(
+    session: str, name: str | None, choice: Choice, count: int, at: int | None, reseed: bool, as_json: bool
+) -> None:
     """Make live copies of a session, and print their names.
 
     A copy has the session's whole state and takes milliseconds. Memory is shared until one of them writes to it.
     Several copies are named NAME-1, NAME-2 and so on; without NAME they get random names.
+    With --at, a checkpoint must hold the state after that cell, such as the automatic one before the last cell.
     """
     asked: dict[str, object] = {"count": count, "reseed": reseed}
+    if at is not None:
+        asked["at"] = at
     if name is not None:
         asked["session_id"] = name
     with plain_failures():

@@ -366,25 +366,30 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
     # --- forks and checkpoints ---
 
-    async def fork(self, name: str | None = None, *, reseed: bool = False, keep: bool = False) -> "AsyncSession":
+    async def fork(
+        self, name: str | None = None, *, at: int | None = None, reseed: bool = False, keep: bool = False
+    ) -> "AsyncSession":
         """Return a live copy as a session of its own, which counts as created by this program.
 
-        Memory is shared until one of them writes to it. `reseed` gives the copy new random numbers; otherwise both
-        continue with the same ones.
+        Memory is shared until one of them writes to it. `at` copies the state right after that cell, files included;
+        `CellNotKept` is raised without a checkpoint of it. With `checkpoints="auto"` the state before the last cell is
+        kept. `reseed` gives the copy new random numbers; otherwise both continue with the same ones.
         """
-        return (await self._fork(1, name, reseed, keep))[0]
+        return (await self._fork(1, name, at, reseed, keep))[0]
 
     async def forks(
-        self, count: int, name: str | None = None, *, reseed: bool = False, keep: bool = False
+        self, count: int, name: str | None = None, *, at: int | None = None, reseed: bool = False, keep: bool = False
     ) -> "list[AsyncSession]":
         """Return many copies, named `name-1` and so on."""
-        return await self._fork(count, name, reseed, keep)
+        return await self._fork(count, name, at, reseed, keep)
 
-    async def _fork(self, count: int, name: str | None, reseed: bool, keep: bool) -> "list[AsyncSession]":
+    async def _fork(
+        self, count: int, name: str | None, at: int | None, reseed: bool, keep: bool
+    ) -> "list[AsyncSession]":
         await self._attach()
         base = name if name is not None else f"s-{secrets.token_hex(6)}"
         names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
-        body = {"session_id": base, "count": count, "reseed": reseed}
+        body = {"session_id": base, "count": count, "reseed": reseed} | ({} if at is None else {"at": at})
         try:
             await self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
         except errors.SessionExists:

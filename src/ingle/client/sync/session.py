@@ -366,25 +366,28 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
     # --- forks and checkpoints ---
 
-    def fork(self, name: str | None = None, *, reseed: bool = False, keep: bool = False) -> "Session":
+    def fork(
+        self, name: str | None = None, *, at: int | None = None, reseed: bool = False, keep: bool = False
+    ) -> "Session":
         """Return a live copy as a session of its own, which counts as created by this program.
 
-        Memory is shared until one of them writes to it. `reseed` gives the copy new random numbers; otherwise both
-        continue with the same ones.
+        Memory is shared until one of them writes to it. `at` copies the state right after that cell, files included;
+        `CellNotKept` is raised without a checkpoint of it. With `checkpoints="auto"` the state before the last cell is
+        kept. `reseed` gives the copy new random numbers; otherwise both continue with the same ones.
         """
-        return (self._fork(1, name, reseed, keep))[0]
+        return (self._fork(1, name, at, reseed, keep))[0]
 
     def forks(
-        self, count: int, name: str | None = None, *, reseed: bool = False, keep: bool = False
+        self, count: int, name: str | None = None, *, at: int | None = None, reseed: bool = False, keep: bool = False
     ) -> "list[Session]":
         """Return many copies, named `name-1` and so on."""
-        return self._fork(count, name, reseed, keep)
+        return self._fork(count, name, at, reseed, keep)
 
-    def _fork(self, count: int, name: str | None, reseed: bool, keep: bool) -> "list[Session]":
+    def _fork(self, count: int, name: str | None, at: int | None, reseed: bool, keep: bool) -> "list[Session]":
         self._attach()
         base = name if name is not None else f"s-{secrets.token_hex(6)}"
         names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
-        body = {"session_id": base, "count": count, "reseed": reseed}
+        body = {"session_id": base, "count": count, "reseed": reseed} | ({} if at is None else {"at": at})
         try:
             self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
         except errors.SessionExists:

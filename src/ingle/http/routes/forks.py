@@ -20,6 +20,8 @@ class Fork(Struct, forbid_unknown_fields=True):
     """Name of the copy; several get `-1`, `-2` and so on. Default: random names."""
     count: Positive = 1
     """Number of copies."""
+    at: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    """Copy the state right after this cell, which a checkpoint must hold. Default: the state now."""
     reseed: bool = False
     """Give each copy new random numbers, instead of the original's."""
 
@@ -205,7 +207,9 @@ def operations() -> list[Operation]:
 
 async def fork(call: Call[Fork, NoQuery]) -> Response:
     body = call.body
-    made = await call.service.fork_session(call.session_id, body.session_id, count=body.count, reseed=body.reseed)
+    made = await call.service.fork_session(
+        call.session_id, body.session_id, count=body.count, at=body.at, reseed=body.reseed
+    )
     return answer(Forks(made), 201)
 
 

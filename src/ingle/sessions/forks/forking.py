@@ -9,6 +9,7 @@ from functools import partial
 from ingle import errors
 from ingle.sessions.forks import values
 from ingle.sessions.forks.values import SavedState
+from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot
@@ -34,12 +35,13 @@ class ForkedCopy:
 class Forking:
     """Copies of one session: their workers, files and folders."""
 
-    def __init__(self, spec: SessionSpec, slot: ProcessSlot, files: KeptFiles) -> None:
+    def __init__(self, spec: SessionSpec, slot: ProcessSlot, files: KeptFiles, checkpoints: Checkpoints) -> None:
         self._session_id = spec.session_id
         self._folder = spec.folder
         self._grant = spec.grant
         self._slot = slot
         self._files = files
+        self._checkpoints = checkpoints
 
     @property
     def writable(self) -> list[str]:
@@ -55,6 +57,7 @@ class Forking:
         worker: Worker,
         cell: int,
         names: list[str],
+        at: int | None = None,
         *,
         held: contextlib.AsyncExitStack,
         reseed: bool = False,
@@ -64,13 +67,20 @@ class Forking:
     ) -> AsyncIterator[list[ForkedCopy]]:
         """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
 
+        `at`: they are of the state right after that cell, by a checkpoint. Raise CellNotKept if there is none.
         `network`: each has a network of its own. `protect`: they change nothing in the folders that the session may
         write. `beside`: they use the files of another fork, which has these folders. Copies that have no owner at the
         end are killed.
         """
-        moment = self._slot.moment(cell)
+        parked = None if at is None else self._checkpoints.of_cell(at, cell)
         protected = self.writable if protect else []
-        kept = await self._take(worker) if beside is None else None
+        kept: KeptTree | NotKept | None = None
+        if parked is not None:
+            worker, moment = parked.worker, parked.moment
+            kept = self._files.share(parked.files) if beside is None else None
+        else:
+            moment = self._slot.moment(cell)
+            kept = await self._take(worker) if beside is None else None
         if protected and isinstance(kept, NotKept):
             raise errors.TrialRefused(
                 f"the session may write to {protected[0]}, and its copy cannot be kept apart from it: {kept}"

@@ -57,6 +57,8 @@ class Parked:
     tracked: Mapping[str, KeptTree | NotKept] = field(default_factory=dict)
     """Files of tracked folders, by folder."""
     copied: str = BY_PROCESS
+    after: int = 0
+    """Cell that had just run in this state. After a rollback, that is an earlier one than the last cell."""
     created_at: float = field(default_factory=time.time)
 
     @property
@@ -90,6 +92,8 @@ class Checkpoints:
         self.auto = auto
         self._parked: dict[str, Parked] = {}
         self._why_gone: dict[str, str] = {}
+        self._returned: tuple[int, int] | None = None
+        """Last cell at the time of the last rollback, and the cell that had just run in the state that it went to."""
         self._closed = False
 
     @property
@@ -173,6 +177,23 @@ class Checkpoints:
                 self._session_id, name, sorted(self._parked), self._why_gone.get(name or "", why)
             )
         return self._parked[name]
+
+    def note_return(self, parked: Parked, last: int) -> None:
+        """Take note of a rollback to this checkpoint, when `last` was the last cell."""
+        self._returned = last, parked.after
+
+    def after(self, last: int) -> int:
+        """Return the cell that has just run in the session's state now. `last` is its last cell."""
+        return self._returned[1] if self._returned is not None and self._returned[0] == last else last
+
+    def of_cell(self, cell: int, last: int) -> Parked | None:
+        """Return the checkpoint of the state right after a cell, or None if that is the session's state now."""
+        if cell == (now := self.after(last)):
+            return None
+        kept = {each.after: each for each in reversed(self._parked.values())}
+        if cell not in kept:
+            raise errors.CellNotKept(self._session_id, cell, sorted({*kept, now}), auto=self.auto)
+        return kept[cell]
 
     def uses(self, tmp: str) -> bool:
         """Return whether a checkpoint needs this folder of temporary files."""

@@ -123,7 +123,8 @@ class WorkerCopies:
     async def _park(self, name: str, worker: Worker, *, live_only: bool = False) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
         trees = await self._folders.take(worker)
-        moment = self._slot.moment(self._journal.history.count)
+        last = self._journal.history.count
+        moment, after = self._slot.moment(last), self._checkpoints.after(last)
         try:
             copies = await worker.fork(1, self._options(live_only=live_only))
         except BaseException:
@@ -133,7 +134,7 @@ class WorkerCopies:
         # The files are kept as long as the copy lives, however it ends.
         copies.workers[0].gone.add_done_callback(lambda _: self._folders.release(trees))
         copied = values.way(by_value=copies.by_value)
-        return copies, Parked(name, copies.workers[0], moment, notices, trees.own, trees.tracked, copied)
+        return copies, Parked(name, copies.workers[0], moment, notices, trees.own, trees.tracked, copied, after)
 
     async def checkpoint_automatically(self, worker: Worker) -> None:
         """Park a copy before a cell, in its turn."""
@@ -166,6 +167,7 @@ class WorkerCopies:
                     await asyncio.sleep(0)  # `Checkpoints` hears of it in this turn of the loop
                     self._checkpoints.find(parked.name)
                 raise
+            self._checkpoints.note_return(parked, self._journal.history.count)
             self.drop_tmp(tmp)
             self._saves.changed()
         return Rollback(parked.info(), text, files)
