@@ -226,8 +226,9 @@ class Trials:
         trial = self._find(name)
         if trial.effect is None:
             raise errors.Busy(trial.cell, time.time() - trial.created_at)
-        # Before anything else: a trial that cannot be committed stays open.
-        await trial.copy.grants.check()
+        if trial.copy.worker.alive:
+            # Before anything else: a trial that cannot be committed stays open. One without a process is dropped.
+            await trial.copy.grants.check()
         self._close(self._find(name))
         try:
             text = f"committed {name}: its cell {trial.cell} is now one of this session"
