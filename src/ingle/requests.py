@@ -3,9 +3,9 @@
 Every value is plain data, so that it can be sent to another machine. Answers are in `events`.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 
 class SessionLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,6 +101,24 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Path of its source: its `__file__`, its name in tracebacks; its folder is first on `sys.path`. Null: no file."""
 
 
+class CommitPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules by which a trial is committed by itself. All of them must hold.
+
+    The cell must have succeeded, and the commit must end nothing of the session, whatever is chosen here.
+    """
+
+    network: Literal["none", "any"] = "none"
+    """Hosts that the cell may have asked for."""
+    files: Literal["none", "own", "any"] = "own"
+    """Files that may differ: none, those of the own folder, or those of granted folders too."""
+    deletes: bool = True
+    """Whether files may be deleted."""
+    bytes: Annotated[int, Meta(ge=0)] = 10_000_000
+    """Maximum size of all files together that were created or changed."""
+    variables: Literal["none", "created", "any"] = "any"
+    """Variables that may differ: none, new ones, or all."""
+
+
 class NewCell(Struct, frozen=True):
     """Request to run one cell."""
 
@@ -121,6 +139,8 @@ class NewCell(Struct, frozen=True):
     """Set by the service; a caller cannot choose it."""
     trial: Literal["held", "allowed"] | None = None
     """Run the cell as a trial, with its connections held or allowed."""
+    policy: CommitPolicy | None = None
+    """Rules by which that trial is committed by itself."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

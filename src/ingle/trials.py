@@ -40,8 +40,19 @@ class Effect(Struct, frozen=True):
     """What is not known, and what the trial shared with the session."""
 
 
+class Decision(Struct, frozen=True):
+    """What a policy has decided about a trial."""
+
+    committed: bool
+    """Whether the trial is the session now. If not, it waits for a commit or a discard."""
+    reasons: list[str]
+    """The rules that were met; if it is not committed, those that were not."""
+    files: FileChanges | None = None
+    """What changed in the own folder and in granted folders, if it is committed."""
+
+
 class Trial(Struct, frozen=True):
-    """A trial that waits for a commit or a discard."""
+    """A trial that waits for a commit or a discard, unless a policy has committed it."""
 
     name: str
     expires_at: float
@@ -50,6 +61,8 @@ class Trial(Struct, frozen=True):
     """Null while its cell runs."""
     copied: str = "process"
     """How the session was copied for it: `process`, or `value` if the session uses a GPU."""
+    decision: Decision | None = None
+    """What its policy has decided; null without one, and until then."""
 
 
 class TrialInfo(Struct, frozen=True):
@@ -62,6 +75,8 @@ class TrialInfo(Struct, frozen=True):
     created_at: float
     expires_at: float
     effect: Effect | None = None
+    decision: Decision | None = None
+    """Why its policy has not committed it; null without one, and until then."""
 
 
 class Committed(Struct, frozen=True):

@@ -27,11 +27,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 @click.argument("code", required=False)
 @service_options
 @network_option
+@click.option(
+    "--policy", help="Commit by itself if these rules hold, e.g. 'files=own,bytes=10MB'; '' for the defaults."
+)
 @json_option
-def trial(session: str, code: str | None, choice: Choice, network: str, as_json: bool) -> None:
+def trial(session: str, code: str | None, choice: Choice, network: str, policy: str | None, as_json: bool) -> None:
     """Run code in a copy of a session, and show what it would change; without CODE, list the open trial.
 
     `ingle commit` then makes the copy the session, and `ingle discard` drops it. Until then the session is busy.
+
+    \b
+    Rules of --policy:
+      network=none|any            hosts that the code may have asked for
+      files=none|own|any          files that may differ: none, of the own folder, all
+      deletes=yes|no              whether files may be deleted
+      bytes=SIZE                  most bytes that are written
+      variables=none|created|any  variables that may differ
     """
     path = f"/v1/sessions/{session}"
     with plain_failures():
@@ -39,7 +50,10 @@ def trial(session: str, code: str | None, choice: Choice, network: str, as_json:
         if code is None:
             said = target.ask("GET", f"{path}/trials")
         else:
-            said = target.ask("POST", f"{path}/execute", {"code": code, "trial": True, "network": network})
+            asked: dict[str, Any] = {"code": code, "trial": True, "network": network}
+            if policy is not None:
+                asked["policy"] = _rules(policy)
+            said = target.ask("POST", f"{path}/execute", asked)
     if as_json:
         _print(said)
         return
@@ -54,6 +68,8 @@ def trial(session: str, code: str | None, choice: Choice, network: str, as_json:
     if said["error"] is not None:
         echo(said["error"]["traceback"].rstrip("\n"), err=True)
     _show(said["trial"])
+    if said["trial"]["decision"] is not None and said["trial"]["decision"]["committed"]:
+        return
     echo(f"commit it with `ingle commit {session}`, or drop it with `ingle discard {session}`", err=True)
 
 
@@ -181,6 +197,25 @@ def adopt(session: str, fork: str, choice: Choice, as_json: bool) -> None:
         echo(said["notice"])
 
 
+def _rules(text: str) -> dict[str, Any]:
+    """Return the rules of a policy, as a request names them."""
+    from ingle.quantities import parse_size
+
+    found: dict[str, Any] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, value = (each.strip() for each in part.partition("="))
+        if name == "bytes":
+            try:
+                found[name] = parse_size(value)
+            except ValueError as error:
+                raise click.BadParameter(str(error), param_hint="--policy") from None
+        elif name == "deletes" and value in ("yes", "no"):
+            found[name] = value == "yes"
+        else:
+            found[name] = value
+    return found
+
+
 def _name(target: Any, session: str, name: str | None) -> str:
     """Return the name of a trial; without one, of the open trial."""
     from urllib.parse import quote
@@ -196,10 +231,12 @@ def _name(target: Any, session: str, name: str | None) -> str:
 def _show(trial: dict[str, Any]) -> None:
     import msgspec
 
-    from ingle.render.effect import effect_text
-    from ingle.trials import Effect
+    from ingle.render.effect import decision_text, effect_text
+    from ingle.trials import Decision, Effect
 
-    echo(f"{trial['name']}:", err=True)
+    decision = trial["decision"]
+    told = "" if decision is None else f" {decision_text(msgspec.convert(decision, Decision))}"
+    echo(f"{trial['name']}:{told}", err=True)
     if trial["effect"] is None:
         echo("its cell still runs")
     else:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ingle.errors import InvalidRequest
+from ingle.requests import CommitPolicy
 
 MAX_WAIT_SECONDS = 50.0
 """Maximum wait of a call: many hosts give up after 60 s, some silently."""
@@ -157,6 +158,7 @@ class Trial(Struct, forbid_unknown_fields=True):
     action: Literal["run", "commit", "discard"] = "run"
     trial: Annotated[str | None, Meta(description="Default: the open one.")] = None
     network: Literal["held", "allowed"] = "held"
+    policy: Annotated[CommitPolicy | None, Meta(description="Commit by itself if all of it holds.")] = None
     timeout: Timeout = None
     wait: Wait = 30
 

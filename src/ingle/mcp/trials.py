@@ -3,7 +3,7 @@
 from ingle import errors
 from ingle.mcp import arguments, content
 from ingle.mcp.content import Answer
-from ingle.render.effect import effect_text
+from ingle.render.effect import decision_text, effect_text
 from ingle.render.model import Text
 from ingle.service import Service
 from ingle.trials import Tried
@@ -15,12 +15,16 @@ async def trial(service: Service, given: arguments.Trial, seconds: float) -> Ans
     if given.action == "run":
         if given.code is None:
             raise errors.InvalidRequest("a trial needs code: pass code=…; nothing was done")
-        result = await service.trial(session, given.code, network=given.network, timeout=given.timeout, wait=seconds)
+        result = await service.trial(
+            session, given.code, network=given.network, policy=given.policy, timeout=given.timeout, wait=seconds
+        )
         answer = content.of_result(result)
         assert result.trial is not None
         effect = result.trial.effect
         told = "its cell still runs" if effect is None else effect_text(effect)
-        text = f"[{result.trial.name}: nothing has changed yet]\n{told}\n[next: trial(action='commit'), or 'discard']"
+        text = f"[{result.trial.name}: {decision_text(result.trial.decision)}]\n{told}"
+        if result.trial.decision is None or not result.trial.decision.committed:
+            text += "\n[next: trial(action='commit'), or 'discard']"
         return Answer([*answer.parts, Text(text)], content.data("ingle/trial", result.trial))
     name = given.trial
     if name is None:

@@ -2,11 +2,21 @@
 
 from ingle.files import VariableDiff, VariableState
 from ingle.render.phrases import size, some
-from ingle.trials import Effect
+from ingle.trials import Decision, Effect
 
 MAX_NAMED = 10
 MAX_DIFF_CHARS = 4000
 """Characters of all diffs together."""
+
+
+def decision_text(decision: Decision | None) -> str:
+    """Return what a policy has decided about a trial, without a full stop."""
+    if decision is None:
+        return "nothing has changed yet"
+    reasons = "; ".join(decision.reasons)
+    if decision.committed:
+        return f"committed by its policy: {reasons}"
+    return f"not committed by its policy, nothing has changed yet: {reasons}"
 
 
 def effect_text(effect: Effect, *, diffs: bool = True) -> str:

@@ -7,7 +7,7 @@ import msgspec
 from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import Result
-from ingle.requests import NewCell, NewSession
+from ingle.requests import CommitPolicy, NewCell, NewSession
 from ingle.service.cells import VALUE_SECONDS
 from ingle.service.validation import check_cell, check_choice, check_seconds, check_variable
 from ingle.service.verbs import Verbs
@@ -28,13 +28,17 @@ class Trials(Verbs):
         code: str,
         *,
         network: str = "held",
+        policy: CommitPolicy | None = None,
         timeout: float | None = None,
         wait: float | None = None,
         queue: bool = False,
     ) -> Result:
-        """Run a cell in a copy of the session. The answer has its effect; commit or discard it then."""
+        """Run a cell in a copy of the session. The answer has its effect; commit or discard it then.
+
+        With a `policy`, it is committed by itself if all rules are met. `result.trial.decision` tells.
+        """
         check_choice("network", network, NETWORKS)
-        new = NewCell(code, timeout, queue=queue)
+        new = NewCell(code, timeout, queue=queue, policy=policy)
         return await self.run_trial(session_id, msgspec.structs.replace(new, trial=network), wait)
 
     async def run_trial(self, session_id: str, new: NewCell, wait: float | None = None) -> Result:

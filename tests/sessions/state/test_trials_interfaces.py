@@ -13,6 +13,7 @@ import pytest
 
 from ingle import AsyncClient, Client, errors
 from ingle.mcp.handlers import Tools
+from ingle.requests import CommitPolicy
 from ingle.service import Service
 from ingle.settings import Settings
 from support.server import Server, problem
@@ -184,3 +185,52 @@ async def test_over_mcp(service: Service) -> None:
     await service.create_session("plain")
     told = await call(tools, "inspect_failure", session_id="plain", expression="x")
     assert told.startswith("session 'plain' keeps no failure of any cell. Failures are kept if the user starts ingle")
+
+
+ANY_HOST = {"network": "any"}
+"""Below a sandbox it is not known which hosts a cell asks for."""
+
+
+@pytest.mark.req("trial.commit")
+def test_policies_over_http_the_client_and_the_command_line(server: Server) -> None:
+    server.make_session()
+    server.execute("x = 1")
+    result = server.execute("x = 2", trial=True, network=NETWORK, policy={**ANY_HOST, "variables": "none"})
+    assert result["trial"]["decision"]["reasons"] == ["variables differ, or may: x (variables)"]
+    server.client.post(f"{SESSION}/trials/{result['trial']['name']}/discard", json={})
+    result = server.execute("x = 3", trial=True, network=NETWORK, policy=ANY_HOST)
+    assert (result["trial"]["decision"]["committed"], server.execute("print(x)")["stdout"]) == (True, "3\n")
+    problem(server.client.post(f"{SESSION}/execute", json={"code": "1", "policy": {}}), 422, "invalid_request")
+    unknown = {"code": "1", "trial": True, "policy": {"files": "some"}}
+    problem(server.client.post(f"{SESSION}/execute", json=unknown), 422, "invalid_request")
+    with Client(server.url, server.token) as client:
+        session = client.session("main")
+        tried = session.trial("x = 4", network=NETWORK, policy=CommitPolicy(network="any"))
+        assert tried.trial is not None
+        assert tried.trial.decision is not None
+        assert (tried.trial.decision.committed, session.run("x").text) == (True, "4")
+    rules = "network=any, files=none, deletes=no, bytes=10MB"
+    code, out, told = ingle(server, "trial", "main", "x = 5", "--network", NETWORK, "--policy", rules)
+    assert (code, out) == (0, "variables changed: x (int)\n"), told
+    assert re.fullmatch(r"trial-\w+: committed by its policy: the cell succeeded; .*; any variable may differ\n", told)
+    code, _, told = ingle(server, "trial", "main", "open('new', 'w')", "--network", NETWORK, "--policy", rules)
+    assert "not committed by its policy, nothing has changed yet: files differ: new (files)" in told
+    ingle(server, "discard", "main")
+    code, _, told = ingle(server, "trial", "main", "1", "--policy", "bytes=many")
+    assert (code, "is not a size such as" in told) == (2, True)
+    assert server.execute("print(x)")["stdout"] == "5\n"
+
+
+@pytest.mark.req("trial.commit")
+async def test_policies_over_mcp(service: Service) -> None:
+    tools = Tools(service)
+    await service.create_session("main")
+    await call(tools, "python_session", code="x = 1")
+    told = await call(tools, "trial", code="x = 2", network=NETWORK, policy=ANY_HOST)
+    assert "committed by its policy: the cell succeeded" in told
+    assert "[next:" not in told
+    told = await call(tools, "trial", code="1 / 0", network=NETWORK, policy=ANY_HOST)
+    assert "not committed by its policy, nothing has changed yet: the cell did not succeed" in told
+    assert "[next: trial(action='commit'), or 'discard']" in told
+    await call(tools, "trial", action="discard")
+    assert (await service.execute("main", "print(x)")).stdout == "2\n"

@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from ingle import errors
 from ingle.client.address import file_path
 from ingle.client.decode import read
 from ingle.client.results import Result
 from ingle.client.sync.attached import POLL_SECONDS, Attached
+from ingle.requests import CommitPolicy
 from ingle.trials import Committed, FailureInfo, Inspected, Merged, TrialInfo, Tried
 
 COPY_SECONDS = 3600.0
@@ -27,13 +28,17 @@ class FailureList(Struct):
 class Trials(Attached):
     """Methods for code that runs in copies of the session."""
 
-    def trial(self, code: str, *, network: str = "held", timeout: float | None = None) -> Result:
+    def trial(
+        self, code: str, *, network: str = "held", policy: CommitPolicy | None = None, timeout: float | None = None
+    ) -> Result:
         """Run a cell in a copy of the session with its own files. `result.trial` has its effect.
 
         Then `commit()` or `discard()` it; until then the session is busy. `network` is `held`: no connection leaves, or
-        `allowed`.
+        `allowed`. With a `policy` it is committed by itself if its rules are met; `result.trial.decision` tells.
         """
-        body = {"code": code, "trial": True, "network": network, "timeout": timeout, "wait": COPY_SECONDS}
+        rules = None if policy is None else to_builtins(policy)
+        asked = {"code": code, "trial": True, "network": network, "policy": rules, "timeout": timeout}
+        body = {**asked, "wait": COPY_SECONDS}
         return read(self._copy_request("/execute", body), Result)
 
     def trials(self) -> list[TrialInfo]:

@@ -14,7 +14,7 @@ from ingle import errors
 from ingle.batches import BatchItem, NewBatch
 from ingle.http.problems import InvalidJson
 from ingle.introspection import MAX_ROWS, Rows
-from ingle.requests import NewCell, NewSession, Script, SessionLimits
+from ingle.requests import CommitPolicy, NewCell, NewSession, Script, SessionLimits
 from ingle.support import bounded_json
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -118,11 +118,15 @@ class Execute(Struct, forbid_unknown_fields=True):
     """Run the cell in a copy of the session. The answer has its effect; commit or discard it then."""
     network: Literal["held", "allowed"] = "held"
     """Connections of a trial: `held`, none leaves; or `allowed`, as in the session."""
+    policy: CommitPolicy | None = None
+    """Rules by which a trial is committed by itself. Default: it waits for a commit or a discard."""
 
     def new_cell(self, key: str | None) -> NewCell:
         """Return the request as the service takes it."""
         trial = self.network if self.trial else None
-        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key, self.script, trial=trial)
+        return NewCell(
+            self.code, self.timeout, self.envs or {}, self.queue, key, self.script, trial=trial, policy=self.policy
+        )
 
 
 class Interpret(Struct, forbid_unknown_fields=True):

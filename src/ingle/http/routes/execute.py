@@ -71,6 +71,8 @@ def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
 async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> bytes:
     service: Service = scope[SERVICE]
     new = body.new_cell(key)
+    if new.policy is not None and not body.trial:
+        raise InvalidRequest("a policy is for a trial; pass trial: true, or leave the policy out")
     if new.trial is not None:
         return _encoder.encode(await service.run_trial(session_id, new, body.wait))
     return _encoder.encode(await service.execute_cell(session_id, new, body.wait))

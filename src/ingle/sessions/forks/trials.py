@@ -22,6 +22,7 @@ from ingle.requests import NewCell
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import TRIAL, Turn, Turns
+from ingle.sessions.forks.commit_policy import decide
 from ingle.sessions.forks.effects import find_effect, note_variables
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.granted_folders import GrantedFolders
@@ -39,7 +40,7 @@ from ingle.sessions.spec import SessionSpec
 from ingle.support import remove_tree
 from ingle.support.background import Tasks
 from ingle.trees.store import KeptLayer, KeptTree, NotKept, Trees
-from ingle.trials import Effect, Trial, TrialInfo
+from ingle.trials import Decision, Effect, Trial, TrialInfo
 from ingle.workers import views
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.views import LayeredFolders
@@ -134,13 +135,14 @@ class OpenTrial:
         self.timer: asyncio.TimerHandle | None = None
         self.result: Result | None = None
         self.effect: Effect | None = None
+        self.decision: Decision | None = None
 
     def shown(self) -> Trial:
-        return Trial(self.name, self.expires_at, self.effect, self.copy.copied)
+        return Trial(self.name, self.expires_at, self.effect, self.copy.copied, self.decision)
 
     def info(self) -> TrialInfo:
         status = states.RUNNING if self.result is None else self.result.status
-        return TrialInfo(self.name, self.cell, status, self.created_at, self.expires_at, self.effect)
+        return TrialInfo(self.name, self.cell, status, self.created_at, self.expires_at, self.effect, self.decision)
 
 
 class Trials:
@@ -208,7 +210,8 @@ class Trials:
             result = msgspec.structs.replace(trial.result)
         result.trial = trial.shown()
         if running.done() and (error := running.exception()) is not None:
-            await self._discard(trial)
+            if self._open is trial:
+                await self._discard(trial)
             raise error
         return result
 
@@ -217,6 +220,21 @@ class Trials:
         result = await trial.copy.run(new)
         trial.effect = await trial.copy.effect()
         trial.result = result
+        if new.policy is not None:
+            decision = decide(new.policy, result, trial.effect, trial.copy.grants.changed)
+            trial.decision = await self._decide(trial, decision)
+
+    async def _decide(self, trial: OpenTrial, decision: Decision) -> Decision:
+        """Commit a trial if its policy says so. Return what was decided: it stays open if it cannot be committed."""
+        if not decision.committed:
+            return decision
+        try:
+            _, files = await self.commit(trial.name)
+        except errors.IngleError as why:
+            if self._open is not trial:
+                raise
+            return Decision(False, [why.message])
+        return msgspec.structs.replace(decision, files=files)
 
     def infos(self) -> list[TrialInfo]:
         return [] if self._open is None else [self._open.info()]
