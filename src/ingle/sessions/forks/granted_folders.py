@@ -41,8 +41,8 @@ class GrantedFolders:
         self._folders.layers.release(await self.take())
 
     async def _take(self) -> dict[str, KeptLayer]:
-        if not self.protected.layers:
-            return {}
+        if not self.protected.layers or not self._worker.alive:
+            return {}  # A trial without a process is not committed.
         try:
             return await self._folders.layers.take(self._worker, self.protected)
         except NotKept as why:
