@@ -79,7 +79,7 @@ def test_the_document_has_every_operation_and_every_field_that_a_request_may_hav
     shape = document["components"]["schemas"]["Execute"]
     assert execute["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Execute"}
     assert (set(shape["properties"]), shape["required"]) == (
-        {"code", "timeout", "wait", "envs", "queue", "script", "trial", "network"},
+        {"code", "timeout", "wait", "envs", "queue", "script", "trial", "network", "policy"},
         ["code"],
     )
     assert shape["additionalProperties"] is False

@@ -39,6 +39,7 @@ from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.session import Session
 from ingle.sessions.spec import key_of, tenant_of
 from ingle.settings import Settings
+from ingle.support.background import finish
 from ingle.trials import Committed, FailureInfo, Inspected, TrialInfo, Tried
 from ingle_worker.wire import states
 
@@ -175,9 +176,7 @@ class LocalSession:
         return await session.comparison.diff_from(name, "snapshot", before, seconds)
 
     async def adopt(self, fork: str) -> Committed:
-        # It is finished even if the caller leaves: halfway, the process would belong to nobody.
-        adopting = asyncio.create_task(self._adopt(fork))
-        return await asyncio.shield(adopting)
+        return await finish(self._adopt(fork))  # halfway, the process would belong to nobody
 
     async def _adopt(self, name: str) -> Committed:
         session, fork = self._session, self._manager.get(key_of(tenant_of(self._session.key), name))

@@ -119,17 +119,22 @@ class Trials(Verbs):
         await self._check_copies(1)
         if not clean:
             return await session.trials.probe(new, network)
-        return await self._probe_clean(session_id, new, names)
+        return await self._probe_clean(session_id, new, names, "none" if network == "held" else None)
 
-    async def _probe_clean(self, session_id: str, new: NewCell, names: list[str]) -> Result:
+    async def _probe_clean(self, session_id: str, new: NewCell, names: list[str], network: str | None) -> Result:
         caller = self.access.caller
         session = self.access.session(session_id, EXECUTE)
         about = await session.info()
+        if network is not None and about.isolation != "sandbox":
+            raise errors.TrialRefused(
+                f"connections cannot be held at the level {about.isolation!r}; allow them with network='allowed'"
+            )
         wanted = NewSession(
             tenant=caller.tenant,
             bounds=caller.bounds,
             environment=about.environment,
             isolation=about.isolation,
+            network=network,
             own_folder=True,
             include_stdlib=False,
         )

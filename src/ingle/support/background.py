@@ -25,6 +25,22 @@ async def run_forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(RESTART_SECONDS)
 
 
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run work that must not be left halfway. A caller that is cancelled meanwhile ends after it."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # retrieved here, since the caller leaves
+        raise asyncio.CancelledError
+    return task.result()
+
+
 class Tasks:
     """Tasks of one owner. Each runs to its end even if its caller leaves, unless the owner cancels all."""
 

@@ -280,7 +280,7 @@ async def test_a_probe_changes_nothing(session: Service) -> None:
 async def test_a_clean_probe_has_only_the_named_values(session: Service) -> None:
     await say(session, "s", "import math; math.sqrt = lambda value: 99\nsum = None")
     code = "import math as m; print(m.sqrt(rows[0]), sum(rows), sorted(name for name in globals() if name[0] != '_'))"
-    probed = await session.probe("s", code, clean=True, variables=["rows"])
+    probed = await session.probe("s", code, clean=True, variables=["rows"], network="allowed")
     assert probed.stdout == "1.0 1 ['m', 'rows']\n"
     assert [info.session_id for info in await session.list_sessions()] == ["s"]
     with pytest.raises(errors.InvalidRequest):
@@ -326,4 +326,32 @@ async def test_the_effect_of_a_trial_whose_process_was_killed_does_not_wait(sess
     assert (result.status, effect.variables) == ("exit", [])
     assert result.trial is not None
     await session.discard("s", result.trial.name)
+    assert await say(session, "s", STATE) == BEFORE
+
+
+@pytest.mark.req("trial.commit")
+async def test_a_commit_whose_caller_leaves_is_finished(session: Service) -> None:
+    for number, seconds in enumerate((0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08)):
+        before = (await session.get_session("s")).execution_count
+        result, _ = await trial(session, f"step = {number}")
+        assert result.trial is not None
+        committing = asyncio.ensure_future(session.commit("s", result.trial.name))
+        await asyncio.wait({committing}, timeout=seconds)
+        committing.cancel()
+        await asyncio.wait({committing})
+        committed = await session.trials("s") == []
+        if not committed:
+            await session.discard("s", result.trial.name)
+        # Wholly before or wholly after: the variable and the cell in the history go together.
+        assert (await session.get_session("s")).execution_count == before + committed
+        assert await say(session, "s", f"print(globals().get('step') == {number})") == f"{committed}\n"
+
+
+@pytest.mark.req("probe.clean")
+async def test_a_probe_without_a_time_limit_ends_as_a_trial_would(
+    session: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_of(session, "s").trials, "_seconds", 0.3)
+    probed = await session.probe("s", "while True: pass", network=await network(session))
+    assert probed.status == "interrupted"
     assert await say(session, "s", STATE) == BEFORE

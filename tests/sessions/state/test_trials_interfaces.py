@@ -53,7 +53,7 @@ def test_over_http(server: Server) -> None:
     assert (tried["chosen"], server.execute("print(x)")["stdout"]) == (1, "20\n")
     probed = server.client.post(f"{SESSION}/probe", json={"code": "x += 1; print(x)", "network": NETWORK}).json()
     assert (probed["stdout"], server.execute("print(x)")["stdout"]) == ("21\n", "20\n")
-    clean = {"code": "print(x, 'half' in dir())", "clean": True, "variables": ["x"]}
+    clean = {"code": "print(x, 'half' in dir())", "clean": True, "variables": ["x"], "network": "allowed"}
     assert server.client.post(f"{SESSION}/probe", json=clean).json()["stdout"] == "20 False\n"
     server.client.post(f"{SESSION}/fork", json={"session_id": "copy"})
     server.execute("x = 30; y = [1]; open('mine', 'w').close()", "copy")

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
+from ingle.events import SessionInfo
+from ingle.nodes.local import LocalNode
+from ingle.requests import NewSession
 from ingle.service import Service
 from ingle.settings import Settings
 from support.service import make_settings
@@ -73,6 +76,24 @@ async def test_a_trial_reaches_nothing_of_the_session(service: Service, tmp_path
     assert await say(service, "s", look) == "['data'] mine theirs\n"
     read = "try: print(other.recv(100))\nexcept BlockingIOError: print('nothing')"
     assert await say(service, "s", read) == "nothing\n"
+
+
+@pytest.mark.req("probe.clean")
+async def test_a_clean_probe_has_no_network_unless_it_is_allowed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    create = LocalNode.create
+
+    async def noted(node: LocalNode, new: NewSession) -> SessionInfo:
+        asked.append(new.network)
+        return await create(node, new)
+
+    monkeypatch.setattr(LocalNode, "create", noted)
+    await service.create_session("s")
+    assert (await service.probe("s", "1", clean=True)).success
+    assert (await service.probe("s", "1", clean=True, network="allowed")).success
+    assert asked == [None, "none", None]
 
 
 async def test_hosts_that_a_trial_asks_for_are_recorded(service: Service) -> None:

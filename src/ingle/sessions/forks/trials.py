@@ -38,7 +38,7 @@ from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.process.workspace import ViewProxy
 from ingle.sessions.spec import SessionSpec
 from ingle.support import remove_tree
-from ingle.support.background import Tasks
+from ingle.support.background import Tasks, finish
 from ingle.trees.store import KeptLayer, KeptTree, NotKept, Trees
 from ingle.trials import Decision, Effect, Trial, TrialInfo
 from ingle.workers import views
@@ -294,11 +294,12 @@ class Trials:
             self._turns.release(turn)
 
     async def probe(self, new: NewCell, network: str) -> Result:
-        """Run a cell in a copy that ends after it. Return its result."""
+        """Run a cell in a copy that ends after it. Return its result. It may take as long as a trial stays open."""
+        seconds = self._seconds if new.timeout is None else min(new.timeout, self._seconds)
         async with self.turn(network):
             (copy,) = await self.copies(1, network)
             try:
-                return await copy.run(new)
+                return await copy.run(msgspec.structs.replace(new, timeout=seconds))
             finally:
                 await self.drop(copy)
 
@@ -373,6 +374,9 @@ class Trials:
 
     async def take_over(self, copy: Copy, text: str, cell: int) -> FileChanges | None:
         """Make the process of a copy the session's, with its files and its cell. The caller holds the turn."""
+        return await finish(self._take_over(copy, text, cell))
+
+    async def _take_over(self, copy: Copy, text: str, cell: int) -> FileChanges | None:
         fork, worker = copy.fork, copy.worker
         layers: dict[str, KeptLayer] = {}
         try:

@@ -19,7 +19,7 @@ from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.session_folders import remove_below
 from ingle.sessions.process.slot import ProcessSlot
-from ingle.support.background import Tasks
+from ingle.support.background import Tasks, finish
 from ingle.trees.store import KeptTree, NotKept
 from ingle.workers.copies import Copies, ForkOptions, UsesGpu
 from ingle.workers.worker import Worker
@@ -159,18 +159,23 @@ class WorkerCopies:
         async with self._worker.use("rollback"):
             parked = self._checkpoints.find(name)
             text = "; ".join([f"rolled back to {parked.description}", *self.not_covered("rolled back")])
-            try:
-                tmp, files = await self._slot.replace(self._replacement(parked, text))
-            except errors.StartFailed:
-                if not parked.worker.alive:
-                    await parked.worker.gone
-                    await asyncio.sleep(0)  # `Checkpoints` hears of it in this turn of the loop
-                    self._checkpoints.find(parked.name)
-                raise
-            self._checkpoints.note_return(parked, self._journal.history.count)
-            self.drop_tmp(tmp)
-            self._saves.changed()
+            files = await finish(self._go_back(parked, text))
         return Rollback(parked.info(), text, files)
+
+    async def _go_back(self, parked: Parked, text: str) -> FileChanges | None:
+        """Go on from a checkpoint. Return which files changed. The caller holds the turn."""
+        try:
+            tmp, files = await self._slot.replace(self._replacement(parked, text))
+        except errors.StartFailed:
+            if not parked.worker.alive:
+                await parked.worker.gone
+                await asyncio.sleep(0)  # `Checkpoints` hears of it in this turn of the loop
+                self._checkpoints.find(parked.name)
+            raise
+        self._checkpoints.note_return(parked, self._journal.history.count)
+        self.drop_tmp(tmp)
+        self._saves.changed()
+        return files
 
     def _replacement(self, parked: Parked, text: str) -> Replacement:
         async def make() -> tuple[Worker, SavedState | None]:
