@@ -61,6 +61,8 @@ def lab(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 def wait_idle(page: Page) -> None:
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    # The indicator is idle also while the kernel starts, and JupyterLab drops what is run before that.
+    expect(page.get_by_text("Python 3 (ingle) | Idle")).to_be_visible()
 
 
 def run(page: Page, number: int) -> Locator:
