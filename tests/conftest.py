@@ -3,6 +3,7 @@
 import getpass
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of servers are started, and each would compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # In the background of a script it is ignored, also by the programs that tests start and interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     level = config.getoption("--isolation")
     os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
     if level != "none":

@@ -85,7 +85,7 @@ def test_a_missing_and_an_unknown_field_are_named(quiet_server: Server) -> None:
     unknown = problem(post("/v1/sessions/main/execute", json={"code": "", "cod": ""}), 422, "invalid_request")
     assert unknown["detail"] == (
         "the body contains unknown field `cod`; the fields of this body are: code, timeout, wait, envs, queue, script, "
-        "trial, network"
+        "trial, network, policy"
     )
 
 

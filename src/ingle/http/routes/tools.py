@@ -34,7 +34,7 @@ class ApprovalList(Struct):
     approvals: list[ApprovalInfo]
 
 
-class Decision(Struct, forbid_unknown_fields=True):
+class ApprovalAnswer(Struct, forbid_unknown_fields=True):
     allow: bool
     """True: carry the call out. False: refuse it."""
 
@@ -71,7 +71,7 @@ def operations() -> list[Operation]:
             APPROVALS + "/{approval_id}",
             "Allow or refuse a call. Needs the scope `approve`.",
             decide,
-            body=Decision,
+            body=ApprovalAnswer,
             answers={200: ApprovalInfo},
         ),
     ]
@@ -99,6 +99,6 @@ async def waiting(call: Call[None, NoQuery]) -> Response:
     return answer(ApprovalList(await call.service.approvals(call.session_id)))
 
 
-async def decide(call: Call[Decision, NoQuery]) -> Response:
+async def decide(call: Call[ApprovalAnswer, NoQuery]) -> Response:
     approval = call.request.path_params["approval_id"]
     return answer(await call.service.decide_approval(call.session_id, approval, allow=call.body.allow))
