@@ -232,21 +232,21 @@ def _unpack(connection: socket.socket, request: "dict[str, Any]") -> None:
     root = _open_folder(request, request["path"], make=True)
     unpacker = Unpacker(root)
     _reply(connection, {})
+    answer: dict[str, Any]
     try:
         while chunk := _receive_frame(connection, MAX_CHUNK_BYTES):
             unpacker.feed(chunk)
         unpacker.finish()
+        answer = {"files": unpacker.files, "bytes": unpacker.bytes}
     except Malformed as error:
         detail = str(error).encode("utf-8", "backslashreplace").decode()
-        _reply(connection, {"errno": errno.EINVAL, "why": MALFORMED, "detail": detail})
-        return
+        answer = {"errno": errno.EINVAL, "why": MALFORMED, "detail": detail}
     except OSError as error:
         name = unpacker.path.encode("utf-8", "backslashreplace").decode()
-        _reply(connection, {"errno": error.errno or errno.EIO, "detail": name})
-        return
+        answer = {"errno": error.errno or errno.EIO, "detail": name}
     finally:
         unpacker.close()
-    _reply(connection, {"files": unpacker.files, "bytes": unpacker.bytes})
+    _reply(connection, answer)  # only now: nothing incomplete is left
 
 
 def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:

@@ -123,6 +123,7 @@ def test_what_was_cut_off_in_a_tracked_folder_is_undone(start: Callable[..., Ser
 
 @pytest.mark.req("trial.commit")
 @pytest.mark.both_levels
+@pytest.mark.level("none", "at the others a folder around the project is granted too")
 def test_a_commit_that_was_cut_off_in_a_granted_folder_is_undone(start: Callable[..., Server], tmp_path: Path) -> None:
     """The next session with the folder does so, whether the folder is tracked or not."""
     folder = tmp_path / "project"
