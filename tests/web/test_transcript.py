@@ -96,3 +96,19 @@ def test_many_cells_are_gone_through(page: Page, server: Server, name: str) -> N
     expect(cell(page, COUNT)).to_be_in_viewport()
     write(page, "print('one more')")
     expect(cell(page, COUNT + 1)).to_contain_text("one more")
+    # A reader who goes away from the end at once: the scroll that was under way does not hold on to it.
+    page.reload()
+    expect(cell(page, COUNT + 1)).to_be_in_viewport()
+    transcript.evaluate(
+        """box => {
+            const slider = document.querySelector("input[type=range]");
+            slider.value = "1";
+            slider.dispatchEvent(new Event("change", { bubbles: true }));
+            box.dispatchEvent(new Event("scroll"));
+        }"""
+    )
+    expect(cell(page, 1)).to_be_in_viewport()
+    transcript.evaluate("box => { box.scrollTop = box.scrollHeight }")
+    expect(cell(page, 120)).to_be_attached()
+    page.wait_for_load_state("networkidle")
+    expect(cell(page, 181)).not_to_be_attached()

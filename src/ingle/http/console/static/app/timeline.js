@@ -228,11 +228,13 @@ export class Timeline {
 
   /** Show cells before or after those in the list. */
   async page(direction) {
-    const { first, last } = this.range.value;
+    const before = this.range.value;
+    const { first, last } = before;
     const count = this.count.value;
     const from = direction < 0 ? Math.max(1, first - PAGE) : last + 1;
     if (direction < 0 ? first <= 1 : last >= count) return;
     await this.load(from, PAGE);
+    if (this.range.value !== before) return; // the reader has gone elsewhere meanwhile
     this.range.value = direction < 0
       ? { first: from, last: Math.min(last, from + MAX_LOADED - 1) }
       : { first: Math.max(first, Math.min(count, last + PAGE) - MAX_LOADED + 1), last: Math.min(count, last + PAGE) };

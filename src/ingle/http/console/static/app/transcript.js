@@ -32,9 +32,15 @@ function LookBack({ timeline, selected, choose }) {
   const go = async (number) => {
     choose(number);
     await attempt(() => timeline.goTo(number));
+    choose(number); // again: a scroll at the end, before other cells came, holds on to the end
+    const box = document.querySelector(".cells");
     const show = () => document.getElementById(`cell-${number}`)?.scrollIntoView({ block: "start" });
-    // The list is drawn before the next frame, and outputs that load move it once more.
-    requestAnimationFrame(() => { show(); setTimeout(show, 300); });
+    // The list is drawn before the next frame. Outputs that load move it once more, unless the reader has gone on.
+    requestAnimationFrame(() => {
+      show();
+      const top = box.scrollTop;
+      setTimeout(() => box.scrollTop === top && show(), 300);
+    });
   };
   const failed = async (direction) => {
     let from = (selected || count + 1) + direction;
