@@ -1,5 +1,6 @@
 """The difference between a checkpoint and a session: files, over every interface."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -12,9 +13,14 @@ import pytest
 from ingle import AsyncClient, errors
 from ingle.files import Diff, FileChanges, FileDiff, FileState, VariableDiff, VariableState
 from ingle.service import Service
+from ingle.sessions.persistence import fingerprints
+from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.settings import Settings
+from ingle.workers.worker import Worker
+from support.internals import session_of
 from support.server import Server
 from support.service import make_settings
+from support.waiting import until
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.req("diff.state")]
 
@@ -306,3 +312,25 @@ async def test_models_read_a_short_text(server: Server) -> None:
         assert text.startswith("compared with the checkpoint 'base', now:\nchanged x: list, length 1")
         assert "--- a/a.txt" in text
         assert len(text) < 10_000
+
+
+async def test_a_diff_that_is_cancelled_keeps_no_files(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    await service.create_session("main")
+    await service.checkpoint("main", "base")
+    await say(service, "open('large', 'wb').write(bytes(500_000))")
+    kept, hashing = session_of(service, "main").kept_files, asyncio.Event()
+
+    async def never_ends(copy: Worker, seconds: float) -> dict[str, Fingerprint]:
+        hashing.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(fingerprints, "take", never_ends)
+    asked = asyncio.ensure_future(service.diff("main", "base"))
+    await hashing.wait()
+    asked.cancel()
+    await asyncio.wait({asked})
+    last = kept._last
+    assert last is not None
+    # Only the session itself holds them, for its next checkpoint. A thread gives them up.
+    assert await until(lambda: last.holders == 1, 10)

@@ -55,7 +55,11 @@ class Comparison:
                 self._files.release(files)
                 raise
             processes = worker.siblings
-        return Moment(files, await _variables(copies, seconds), processes)
+        try:
+            return Moment(files, await _variables(copies, seconds), processes)
+        except BaseException:
+            self._files.release(files)
+            raise
 
     async def diff(self, checkpoint: str | None, seconds: float) -> Diff:
         """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
@@ -85,6 +89,9 @@ class Comparison:
             variables = await _variables(await parked.worker.fork(), seconds)
         except errors.StartFailed as error:
             variables = error.message
+        except BaseException:
+            self._files.release(files)
+            raise
         return Moment(files, variables, parked.worker.siblings)
 
     async def _compare(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
