@@ -28,8 +28,11 @@ pytestmark = pytest.mark.usefixtures("mark", "in_home")
 
 
 @pytest.fixture
-def in_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGLE_HOME", str(home))
+    # A checkout may have more files than are watched, and that is told.
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
 
 def ingle(*args: str, input: str | None = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
