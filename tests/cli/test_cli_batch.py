@@ -108,35 +108,3 @@ def test_ctrl_c_ends_all_items(folder: Path, home: Path, server: Server) -> None
     _, said = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said.startswith("0 items in ")) == (130, True), said
     assert wait_until(lambda: server.client.get("/v1/sessions").json() == {"sessions": []}, 30)
-
-
-IN_A_FINALISER = """
-import signal, sys
-from ingle.cli import batch, main
-
-class Gone:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-read_items = batch._read_items
-def read(*args, **options):
-    yield from read_items(*args, **options)
-    Gone()  # the exception of its finaliser is dropped here
-
-batch._read_items = read
-main(["batch", "import time; time.sleep(1000)", "--inputs", "-"])
-"""
-
-
-def test_a_ctrl_c_that_python_drops_comes_again(folder: Path, home: Path, server: Server) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", IN_A_FINALISER],
-        env={**os.environ, "INGLE_HOME": str(home)},
-        input="1\n2\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr.startswith("0 items in ")) == (130, True), ended.stderr
-    assert wait_until(lambda: server.client.get("/v1/sessions").json() == {"sessions": []}, 30)

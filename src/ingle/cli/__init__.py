@@ -1,16 +1,11 @@
 """The command line. A command is imported when it is used, and slow libraries only by the command that needs them."""
 
-import signal
-import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ingle import __version__
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 GROUPS = {
     "Run code": {
@@ -78,30 +73,12 @@ COMPLETION = "_INGLE_COMPLETE"
 ALIASES = {"ls": "ps", "rm": "stop"}
 """Other names of commands. The help of the command tells them."""
 
-INTERRUPT_AGAIN_SECONDS = 0.05
-"""Time after which a dropped Ctrl-C comes again. The finaliser has then returned."""
-
-
-def repeat_interrupt(unraisable: "UnraisableHookArgs") -> None:
-    """Interrupt the main thread again: Python drops a KeyboardInterrupt that is raised inside a finaliser."""
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
-        return
-    from threading import Timer, main_thread
-
-    # By another thread: a signal raised here would be handled in this function, and dropped too.
-    timer = Timer(INTERRUPT_AGAIN_SECONDS, signal.pthread_kill, (main_thread().ident, signal.SIGINT))
-    timer.daemon = True
-    timer.start()
-
 
 class Commands(click.Group):
     """Group that imports a command when it is asked for."""
 
     def main(self, *args: Any, **given: Any) -> Any:
         """Run the command line. The variable for completion has one name, however the program was started."""
-        if sys.unraisablehook is sys.__unraisablehook__:
-            sys.unraisablehook = repeat_interrupt
         return super().main(*args, **{"complete_var": COMPLETION, **given})
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -176,7 +176,7 @@ class LocalSession:
         return await session.comparison.diff_from(name, "snapshot", before, seconds)
 
     async def adopt(self, fork: str) -> Committed:
-        return await finish(self._adopt(fork))  # halfway, the process would belong to nobody
+        return await finish(self._adopt(fork))  # halfway, neither session would have the process
 
     async def _adopt(self, name: str) -> Committed:
         session, fork = self._session, self._manager.get(key_of(tenant_of(self._session.key), name))

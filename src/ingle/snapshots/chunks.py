@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.snapshots.disk_errors import make_folder
+from ingle.snapshots.disk_errors import make_folder, sync_folder
 from ingle.snapshots.pack import Pack, Writer
 
 SMALL_PACK_BYTES = 4 * 1024 * 1024
@@ -128,7 +128,7 @@ class ChunkStore:
         """Give a complete draft its name."""
         name = secrets.token_hex(16) + SUFFIX
         os.rename(self._folder / draft, self._folder / name)
-        _sync(self._folder)
+        sync_folder(self._folder)
         self._add(name)
 
     def drop(self, draft: str) -> None:
@@ -238,11 +238,3 @@ class Addition:
     def __exit__(self, *exc: object) -> None:
         os.close(self._fd)
         self._store.drop(self._draft)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,6 +1,7 @@
-"""Errors of the data folder (full, read-only, broken) as errors of ingle, and the creation of private folders."""
+"""Errors of the data folder (full, read-only, broken) as errors of ingle, and private folders on the disk."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,3 +24,12 @@ def system_errors(what: str) -> Iterator[None]:
         raise errors.DataFolderFailed(
             f"{what} cannot be read or written: {error.strerror or error}; check the disk, and retry"
         ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -181,11 +181,7 @@ class Snapshots:
             os.replace(draft, folder / (name + CURRENT))
         finally:
             draft.unlink(missing_ok=True)
-        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        disk_errors.sync_folder(folder)
 
     # --- reading ---
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from ingle.snapshots.disk_errors import make_folder
+from ingle.snapshots.disk_errors import make_folder, sync_folder
 from ingle.store.objects import Entry
 
 DRAFT = ".part"
@@ -58,11 +58,7 @@ class FolderObjects:
             publish(draft, target)
         finally:
             draft.unlink(missing_ok=True)
-        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_folder(target.parent)
 
     def download(self, path: str, file: BinaryIO) -> bool:
         try:

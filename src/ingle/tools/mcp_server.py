@@ -32,6 +32,9 @@ MAX_SCHEMA_BYTES = 200_000
 SESSION_LOST = re.compile(r"session (has been )?(terminated|not found|expired)", re.IGNORECASE)
 """Words with which a server behind a URL refuses a client that it does not know: it was started again."""
 
+CLOSE_SECONDS = 5.0
+"""Time for a connection to end."""
+
 RESTART_PAUSE_SECONDS = 1.0
 """Time between two starts of a server that cannot be started."""
 
@@ -123,7 +126,7 @@ class McpServer:
     async def close(self) -> None:
         self._closing.set()
         if self._running is not None:
-            await asyncio.wait({self._running}, timeout=5)
+            await asyncio.wait({self._running}, timeout=CLOSE_SECONDS)
             self._running.cancel()
 
     # --- tools ---
@@ -179,8 +182,9 @@ class McpServer:
         except Exception as error:  # the edge to a stranger's program: the SDK raises many kinds
             if again and running is not None and self.config.url is not None and SESSION_LOST.search(str(error)):
                 self._over.set()
-                await asyncio.wait({running})
-                return await self._guarded(ask, seconds, again=False)
+                await asyncio.wait({running}, timeout=CLOSE_SECONDS)
+                if running.done():
+                    return await self._guarded(ask, seconds, again=False)
             if running is not None and (running.done() or self._ended(error)):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait({running}, timeout=2)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ingle.snapshots.disk_errors import sync_folder
 from ingle.support import remove_tree
 from ingle.trees.store import KeptTree, TreeStore
 from ingle.trees.tree import Entry, Tree, parent, visible
@@ -145,10 +146,10 @@ class UndoLogs:
                 store.copy_to(digest, draft / digest)
             for number, change in enumerate(changes):
                 _write(draft / f"{number}.{self._server}", msgspec.msgpack.encode(change))
-            _sync(draft)
+            sync_folder(draft)
             os.rename(draft, log)
             # After a power cut, a folder on another disk must not have changed without its log.
-            _sync(self._folder)
+            sync_folder(self._folder)
         except OSError:
             remove_tree.remove(draft)
             raise
@@ -230,12 +231,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -259,7 +259,7 @@ async def test_a_commit_never_writes_through_a_link(
         f"shutil.rmtree(granted + '/sub'); os.symlink({str(tmp_path / 'outside')!r}, granted + '/sub')\n"
         "os.mkdir(granted + '/way'); open(granted + '/way/in', 'w').write('x')",
     )
-    # Somebody puts a link where the trial has made a folder.
+    # Another program puts a link where the trial has made a folder.
     (granted / "way").symlink_to(tmp_path / "outside")
     with pytest.raises(errors.FilesChanged, match="granted/way"):
         await service.commit("s", name)

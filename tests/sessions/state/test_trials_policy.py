@@ -122,7 +122,7 @@ async def test_a_commit_that_is_refused_leaves_the_trial_open(session: Service, 
     )
     running = await session.trial("s", code, policy=CommitPolicy(files="any"), wait=0)
     assert running.status == "running"
-    # Somebody else changes the file while the cell runs.
+    # Another program changes the file while the cell runs.
     (granted / "file").write_text("somebody else's")
     (granted / "signal").write_text("go on")
     while (listed := (await session.trials("s"))[0]).decision is None:

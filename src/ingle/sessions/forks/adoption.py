@@ -4,7 +4,6 @@ The process goes on without running anything again. Its cells follow those of th
 there.
 """
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING
 
@@ -39,16 +38,13 @@ async def adopt(session: "Session", fork: "Session", worker: Worker) -> tuple[st
 
     The caller holds the turns of both, and ends the fork if it has no process any more.
     """
-    source, target = fork.folders.workspace, session.folders.workspace
     tree = await _take_files(fork, worker)
     try:
         await fork.slot.note_files(worker)
         if fork.worker is not worker or not worker.alive:
             raise errors.Conflict(f"the process of {fork.id!r} has ended, so that it cannot be adopted")
         text = _told(session, fork)
-        moment = fork.slot.moment(fork.last_cell)
-        if moment.cwd == source or moment.cwd.startswith(f"{source}/"):
-            moment = dataclasses.replace(moment, cwd=target + moment.cwd[len(source) :])
+        moment = fork.slot.moment(fork.last_cell).moved(fork.folders.workspace, session.folders.workspace)
         # The fork's own ends with the fork.
         worker.blank = None if session.worker is None else session.worker.blank
         fork.slot.give_away()

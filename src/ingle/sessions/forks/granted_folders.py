@@ -49,7 +49,7 @@ class GrantedFolders:
             raise errors.Conflict(f"the files of the trial cannot be taken over: {why}; discard it") from None
 
     def _contested(self, folder: str, layer: KeptLayer) -> list[str]:
-        """Return files that somebody else has changed or removed, and that the layer has too."""
+        """Return files that others have changed or removed, and that the layer has too."""
         before, after = layer.before.tree.entries, layer.after.tree.entries
         gone = self._known.get(folder, set()) - before.keys()
         return [f"{folder}/{path}" for path in (*layer.contested, *(visible(each) for each in gone if each in after))]

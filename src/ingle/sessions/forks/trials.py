@@ -5,7 +5,6 @@ its process the session's, by a discard, or when its time is over.
 """
 
 import asyncio
-import dataclasses
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -387,8 +386,6 @@ class Trials:
             await self.drop(copy)
             raise
         source, target = copy.folders.workspace, self._files.folder
-        if moment.cwd == source or moment.cwd.startswith(f"{source}/"):
-            moment = dataclasses.replace(moment, cwd=target + moment.cwd[len(source) :])
 
         async def make() -> tuple[Worker, None]:
             return worker, None
@@ -403,7 +400,7 @@ class Trials:
         replacement = Replacement(
             text,
             "a trial was committed",
-            moment,
+            moment.moved(source, target),
             self._folders,
             Trees(tree, {}, layers),
             make,

@@ -8,7 +8,7 @@ others.
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ingle import errors
 from ingle.events import CheckpointInfo
@@ -41,6 +41,12 @@ class Moment:
     """Folder of temporary files."""
     launcher: Launcher
     """Launcher that the process came from."""
+
+    def moved(self, source: str, target: str) -> "Moment":
+        """Return this moment for a process whose folder `source` becomes `target`."""
+        if self.cwd != source and not self.cwd.startswith(f"{source}/"):
+            return self
+        return replace(self, cwd=target + self.cwd[len(source) :])
 
 
 @dataclass(frozen=True, eq=False)

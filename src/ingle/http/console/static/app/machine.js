@@ -37,7 +37,7 @@ function Tokens() {
     if (given) { await attempt(() => request("DELETE", path("tokens", name))); look(); }
   };
   return html`<section><h2>Tokens</h2><p><button onClick=${add}>New token</button></p>
-    ${!found.tokens.length && html`<p class="muted">Only the owner has a token. A token for somebody else opens sessions of its own, and can be revoked.</p>`}
+    ${!found.tokens.length && html`<p class="muted">Only the owner has a token. A token for another person opens sessions of its own, and can be revoked.</p>`}
     ${found.tokens.length > 0 && html`<table class="rows"><thead><tr><th scope="col">Name</th><th scope="col">Tenant</th><th scope="col">Scope</th><th scope="col">Made</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${found.tokens.map((each) => html`<tr key=${each.name}><th scope="row">${each.name}</th><td>${each.tenant}</td><td>${each.scope}</td><td>${moment(each.created_at)}</td>
         <td><button class="quiet" onClick=${() => revoke(each.name)}>Revoke</button></td></tr>`)}</tbody></table>`}</section>`;
