@@ -58,11 +58,11 @@ def test_ps_shows_the_sessions_of_every_server(start: Callable[..., Server]) -> 
     lines = ingle("ps").stdout.splitlines()
     assert lines[0].split() == ["SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER"]
     pid, other = str(first.process.pid), str(second.process.pid)
-    rows = [re.split(r"  +", line)[:5] for line in lines[1:]]
-    assert rows == [
-        ["serve", pid, "main", "idle", "1"],
-        ["serve", pid, "other", "idle", "0"],
-        ["serve", other, "-", "no session", "-"],
+    rows = [re.split(r"  +", line) for line in lines[1:]]
+    assert [(*row[:5], row[-1]) for row in rows] == [
+        ("serve", pid, "main", "idle", "1", "(own)"),
+        ("serve", pid, "other", "idle", "0", "(own)"),
+        ("serve", other, "-", "no session", "-", os.getcwd()),
     ]
     told = json.loads(ingle("ps", "--json").stdout)["servers"]
     assert [(server["pid"], [each["session_id"] for each in server["sessions"]]) for server in told] == [

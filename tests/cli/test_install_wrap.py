@@ -194,6 +194,41 @@ def test_extensions_of_goose_move_and_come_back(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "name", "before"),
+    [
+        ("cursor", ".cursor/mcp.json", BEFORE),
+        ("codex", ".codex/config.toml", '# mine\nmodel = "o9"\n\n[mcp_servers.files]\ncommand = "npx"\n'),
+        ("goose", ".config/goose/config.yaml", EXTENSIONS),
+    ],
+)
+def test_ingle_is_taken_out_of_a_host_again(home: Path, host: str, name: str, before: str) -> None:
+    file = home / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(before)
+    assert f"has no entry for ingle in {file}; nothing was changed." in install(home, host, "--remove")
+    install(home, host)
+    added = file.read_text()
+    next(file.parent.glob("*.bak")).unlink()
+    assert "Nothing was written." in install(home, host, "--remove", "--dry-run")
+    assert file.read_text() == added
+    assert f"Written to {file}. The old file is " in install(home, host, "--remove")
+    # An empty line before the table of a TOML file stays at its end.
+    assert file.read_text().rstrip("\n") == before.rstrip("\n")
+    (backup,) = file.parent.glob("*.bak")
+    assert backup.read_text() == added
+
+
+def test_ingle_stays_in_a_host_whose_servers_are_behind_it(home: Path) -> None:
+    install(home, "cursor", "--wrap", "--yes")
+    file = home / ".cursor" / "mcp.json"
+    wrapped = file.read_text()
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        install(home, "cursor", "--remove")
+    assert "`ingle install cursor --unwrap`" in refused.value.stderr
+    assert file.read_text() == wrapped
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("s:\n  a: {x: 1}\n", "s:\n"),

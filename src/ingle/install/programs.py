@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle.errors import InvalidRequest
-from ingle.install import edit_config, goose
+from ingle.install import edit_config, goose, remove_entry
 from ingle.install.edit_config import Entry
 
 NAME = "ingle"
@@ -196,6 +196,7 @@ HOSTS = (
 BY_NAME = {host.name: host for host in HOSTS}
 
 EDITORS = {"json": edit_config.put_json, "toml": edit_config.put_toml, "yaml": edit_config.put_yaml}
+REMOVERS = {"json": remove_entry.remove_json, "toml": remove_entry.remove_toml, "yaml": remove_entry.remove_yaml}
 READERS = {"json": edit_config.read_json, "toml": edit_config.read_toml, "yaml": edit_config.read_yaml}
 
 

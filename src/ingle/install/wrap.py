@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle.errors import InvalidRequest
-from ingle.install import edit_config, programs, remove_entry
+from ingle.install import edit_config, programs
 from ingle.install.edit_config import Entry
 from ingle.install.programs import NAME, Change, Command, Host
 from ingle.tools import config
@@ -18,8 +18,6 @@ FOLDER = "wrapped"
 """Folder of the data folder with the servers of each host, one file each."""
 
 FLAG = "--servers"
-
-REMOVERS = {"json": remove_entry.remove_json, "toml": remove_entry.remove_toml, "yaml": remove_entry.remove_yaml}
 
 ENVIRONMENT = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
 """Variables that ingle replaces as hosts do. Other forms are a host's own."""
@@ -83,7 +81,7 @@ def plan_wrap(host: Host, file: Path, command: Command, home: Path, project: Pat
             continue
         entries[name] = server
         moved.append(name)
-        text = programs.edited(file, REMOVERS[host.kind], text, (host.path[0], name))
+        text = programs.edited(file, programs.REMOVERS[host.kind], text, (host.path[0], name))
     if entries:
         command = command.with_flags((FLAG, str(servers)))
     text = programs.edited(file, programs.EDITORS[host.kind], text, host.path, host.entry(command))
@@ -110,12 +108,17 @@ def plan_unwrap(host: Host, file: Path, home: Path, project: Path | None = None)
 
 def _others(host: Host, file: Path, text: str) -> dict[str, Any]:
     """Return the host's servers besides ingle."""
+    return {name: entry for name, entry in servers_of(host, file, text).items() if name != NAME}
+
+
+def servers_of(host: Host, file: Path, text: str) -> dict[str, Any]:
+    """Return the entries of a host's file, by name."""
     try:
         document = programs.READERS[host.kind](text) if text.strip() else {}
     except edit_config.BrokenFile as error:
         raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
     table = document.get(host.path[0]) if isinstance(document, dict) else None
-    return {name: entry for name, entry in table.items() if name != NAME} if isinstance(table, dict) else {}
+    return table if isinstance(table, dict) else {}
 
 
 def _reason_to_stay(file: Path, name: str, entry: Any) -> str:

@@ -11,7 +11,7 @@ from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 
 if TYPE_CHECKING:
-    from ingle.install.programs import Host
+    from ingle.install.programs import Change, Host
     from ingle.install.wrap import Wrap
 
 NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
@@ -59,6 +59,7 @@ def ask_folder(title: str) -> list[str]:
 )
 @click.option("--wrap", is_flag=True, help="Move the host's other servers behind ingle, after asking.")
 @click.option("--unwrap", is_flag=True, help="Give the host its servers back: undo --wrap.")
+@click.option("--remove", is_flag=True, help="Take ingle out of the host's settings again.")
 @click.option("--yes", is_flag=True, help="Do not ask before servers are moved.")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
 def install(
@@ -68,6 +69,7 @@ def install(
     python: str | None,
     wrap: bool,
     unwrap: bool,
+    remove: bool,
     yes: bool,
     dry_run: bool,
 ) -> None:
@@ -82,26 +84,32 @@ def install(
     With --wrap the model has the tools of the host's other servers from inside code, and `search_tools` to find them.
     """
     with plain_failures():
-        from ingle.install import programs
+        from ingle.install import programs, removal
         from ingle.install import wrap as install_wrap
         from ingle.settings import data_folder
 
         granted = [granted_folder(each) for each in folders]
         flags = () if python is None else ("--python", interpreter_of(python))
         if host == "json":
-            if wrap or unwrap:
-                raise Failure("--wrap and --unwrap change a host's file; name the host")
+            if wrap or unwrap or remove:
+                raise Failure("--wrap, --unwrap and --remove change a host's file; name the host")
             echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
+        file, folder = programs.file_of(found, place, project), place.folder if project else None
+        if remove:
+            removed = removal.plan_removal(found, file, data_folder(), folder)
+            if removed is None:
+                echo(f"{found.title} has no entry for ingle in {file}; nothing was changed.")
+            else:
+                apply_change(removed, dry_run, f"{found.title} lets go of ingle when it starts again.")
+            return
         if unwrap:
-            file, folder = programs.file_of(found, place, project), place.folder if project else None
             move_servers(found, install_wrap.plan_unwrap(found, file, data_folder(), folder), yes, dry_run)
             return
         if not granted and not found.starts_in_project:
             granted = ask_folder(found.title)
-        file, folder = programs.file_of(found, place, project), place.folder if project else None
         command = programs.command_for(found, place, granted, flags)
         if wrap:
             move_servers(found, install_wrap.plan_wrap(found, file, command, data_folder(), folder), yes, dry_run)
@@ -110,13 +118,18 @@ def install(
         if not change.needed:
             echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
             return
-        echo(change.diff(), nl=False)
-        if dry_run:
-            echo("Nothing was written.")
-            return
-        backup = change.write()
-        echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
-        echo(found.after)
+        apply_change(change, dry_run, found.after)
+
+
+def apply_change(change: "Change", dry_run: bool, next_step: str) -> None:
+    """Show a change of a host's file, and write it."""
+    echo(change.diff(), nl=False)
+    if dry_run:
+        echo("Nothing was written.")
+        return
+    backup = change.write()
+    echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
+    echo(next_step)
 
 
 def move_servers(host: "Host", planned: "Wrap", yes: bool, dry_run: bool) -> None:

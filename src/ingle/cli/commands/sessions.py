@@ -1,5 +1,7 @@
 """`ingle ps`, `ingle vars` and `ingle config`: list sessions, variables and settings."""
 
+import os
+import re
 import time
 from typing import Any
 
@@ -19,6 +21,7 @@ from ingle.cli.services import (
 )
 from ingle.errors import Unreachable
 from ingle.render.terminal_text import clean_line
+from ingle.settings import data_folder
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -31,7 +34,8 @@ def ps(choice: Choice, as_json: bool) -> None:
 
     Servers are those of `ingle serve`, of assistants and of client programs. A server that does not answer is listed
     too. Durable sessions of servers that have ended are listed without a process id. They come back with the next
-    `ingle serve`, or `ingle mcp` in the same folder. `ingle ls` is the same.
+    `ingle serve`, or `ingle mcp` in the same folder. A session in its own private folder shows `(own)`; --json has the
+    path. `ingle ls` is the same.
     """
     with plain_failures():
         seen = [look(target) for target in find_targets(choice)]
@@ -81,7 +85,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
         state = "does not answer" if "failure" in server else "no session"
         if not server["sessions"]:
             since = server.get("started_at")
-            rows.append((*who, "-", state, "-", age(now - since) if since else "-", "-", folder))
+            rows.append((*who, "-", state, "-", age(now - since) if since else "-", "-", short_folder(folder)))
         rows += [
             (
                 *who,
@@ -90,7 +94,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
                 str(session["execution_count"]),
                 age(now - session["created_at"]),
                 _memory(session),
-                f"{node}:{session['cwd']}" if (node := session.get("node")) else session["cwd"],
+                f"{node}:{session['cwd']}" if (node := session.get("node")) else short_folder(session["cwd"]),
             )
             for session in server["sessions"]
         ]
@@ -103,7 +107,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
             str(session["execution_count"]),
             age(now - session["created_at"]),
             "-",
-            session["folder"],
+            short_folder(session["folder"]),
         )
         for session in saved
     ]
@@ -124,6 +128,15 @@ def laid_out(rows: "list[tuple[str, ...]]") -> list[str]:
     rows = [tuple(clean_line(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def short_folder(path: str) -> str:
+    """Return a folder as people write it: `~` for the home folder, and `(own)` for the private one of a session."""
+    own = re.match(re.escape(f"{data_folder()}/sessions/") + "[^/]+/workspace(?=/|$)", path)
+    if own is not None:
+        return "(own)" + path[own.end() :]
+    home = os.path.expanduser("~")
+    return "~" + path[len(home) :] if path == home or path.startswith(home + "/") else path
 
 
 def age(seconds: float) -> str:
@@ -201,7 +214,7 @@ def config(as_json: bool) -> None:
     with plain_failures():
         import msgspec
 
-        from ingle.settings import data_folder, explain
+        from ingle.settings import explain
 
         told = explain()
         folder = data_folder()

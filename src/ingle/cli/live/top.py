@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ingle.cli.commands.sessions import age, laid_out, look, memory_size
+from ingle.cli.commands.sessions import age, laid_out, look, memory_size, short_folder
 from ingle.cli.echo import echo, order
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
@@ -106,7 +106,7 @@ class Table:
                     "-" if limit is None else memory_size(limit),
                     str(each["execution_count"]),
                     f"{age(now - last)} ago",
-                    each["cwd"],
+                    short_folder(each["cwd"]),
                 )
             )
         waiting = sum(each["state"] in STATES for each in self._sessions)
