@@ -6,16 +6,17 @@ The task ends with the session at the latest. However this command ends, the tas
 import asyncio
 import os
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ingle.cli.foreground import Foreground
 from ingle.cli.services import Target
-from ingle.cli.shell_task import INPUT_RETRY_SECONDS, Job, exit_code, remarks
-from ingle.cli.terminal import CHUNK, CallThread, Output
+from ingle.cli.shell_task import Job, exit_code, pass_input, remarks
+from ingle.cli.terminal import Output
 from ingle.client import AsyncClient
-from ingle.errors import Conflict, IngleError, InputClosed, TaskOver
+from ingle.errors import IngleError
 from ingle.events import Task
 
 POLL_SECONDS = 0.2
@@ -66,7 +67,7 @@ class SessionTask:
             interactive=passes_input,
         )
         if passes_input:
-            self._front.help(self._pass_input(task.task_id))
+            self._front.help(pass_input(partial(self._send_input, task.task_id)))
         left_out = await self._print(task)
         while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
             task = await self._client.shell_status(task.task_id, wait=POLL_SECONDS, from_event=task.next_event)
@@ -89,17 +90,5 @@ class SessionTask:
                     await self._output.write(fd, text)
         return task.truncated.stdout + task.truncated.stderr
 
-    async def _pass_input(self, task_id: str) -> None:
-        reader = CallThread()
-        data = b"?"
-        while data:
-            data = await reader.call(lambda: os.read(0, CHUNK))
-            text, sent = data.decode("utf-8", "surrogateescape"), False
-            while not sent:
-                try:
-                    await self._client.shell_input(task_id, text, eof=not data)
-                    sent = True
-                except (TaskOver, InputClosed):
-                    return
-                except Conflict:
-                    await asyncio.sleep(INPUT_RETRY_SECONDS)
+    async def _send_input(self, task_id: str, text: str, eof: bool) -> None:
+        await self._client.shell_input(task_id, text, eof=eof)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,7 @@ class Run:
             )
             self._task_id = task.task_id
             if passes_input:
-                self._front.help(self._pass_input())
+                self._front.help(pass_input(self._send_input))
             if job.pty:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._on_resize)
             showing = self._front.help(self._show())
@@ -114,22 +114,9 @@ class Run:
                     await self._output.write(2, event.text)
             self._seen = event.seq
 
-    async def _pass_input(self) -> None:
+    async def _send_input(self, text: str, eof: bool) -> None:
         assert self._task_id is not None
-        reader = CallThread()
-        data = b"?"
-        while data:
-            data = await reader.call(lambda: os.read(0, CHUNK))
-            text, sent = data.decode("utf-8", "surrogateescape"), False
-            while not sent:
-                try:
-                    await self._service.shell_input(self._task_id, text, eof=not data, wait=0)
-                    sent = True
-                except (TaskOver, InputClosed):
-                    return
-                except Conflict:
-                    # The command reads more slowly than this process.
-                    await asyncio.sleep(INPUT_RETRY_SECONDS)
+        await self._service.shell_input(self._task_id, text, eof=eof, wait=0)
 
     def _on_resize(self) -> None:
         self._front.help(self._resize())
@@ -138,6 +125,24 @@ class Run:
         assert self._task_id is not None
         with contextlib.suppress(Conflict):
             await self._service.shell_resize(self._task_id, *terminal_size())
+
+
+async def pass_input(send: Callable[[str, bool], Awaitable[object]]) -> None:
+    """Send standard input to a task until either ends. `send` gets a piece, and whether that is the end."""
+    reader = CallThread()
+    data = b"?"
+    while data:
+        data = await reader.call(lambda: os.read(0, CHUNK))
+        text, sent = data.decode("utf-8", "surrogateescape"), False
+        while not sent:
+            try:
+                await send(text, not data)
+                sent = True
+            except (TaskOver, InputClosed):
+                return
+            except Conflict:
+                # The command reads more slowly than this process.
+                await asyncio.sleep(INPUT_RETRY_SECONDS)
 
 
 def exit_code(task: Task) -> int:

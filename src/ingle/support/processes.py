@@ -223,11 +223,6 @@ def unshared_memory(pid: int) -> int:
     return (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
 
 
-def data_memory(pid: int) -> int:
-    """Return allocated bytes, resident or not."""
-    return _sum(f"/proc/{pid}/status", b"VmData:") or 0
-
-
 def rough_memory(pid: int) -> int:
     """Return bytes of anonymous and shared memory."""
     return _sum(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") or 0

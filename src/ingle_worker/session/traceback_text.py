@@ -24,10 +24,6 @@ MAX_VALUE_CHARS = 100_000
 MAX_TRACEBACK_CHARS = 1_000_000
 
 
-def cell_name(cell: int) -> str:
-    return f"<cell {cell}>"
-
-
 def remember_source(filename: str, code: str) -> None:
     # Split lines as the compiler does, not like str.splitlines(). End the last one with a newline, or carets are a
     # column off. Without a modification time the entry survives linecache.checkcache().

@@ -11,7 +11,7 @@ import time
 from ingle import errors
 from ingle.events import CellError, Exit
 from ingle.isolation.limits import in_force, limits
-from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
+from ingle.isolation.limits.cgroup_mounts import MEMORY
 from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 from ingle.support import processes
@@ -190,7 +190,3 @@ class LimitApplier:
     @property
     def memory_by_kernel(self) -> bool:
         return MEMORY in self.groups.controllers
-
-    @property
-    def processes_by_kernel(self) -> bool:
-        return PROCESSES in self.groups.controllers
