@@ -181,6 +181,8 @@ def test_input_and_passwords_are_answered_in_place(page: Page, server: Server, n
         "import getpass\nname = input('Name: ')\nsize = len(getpass.getpass('Word: '))\nprint('hello', name)",
     )
     page.get_by_label("Name:").fill("Ada")
+    # The prompt stands at the end of the output, and the field does not show it a second time.
+    expect(page.locator(".answer .prompt")).to_have_count(0)
     page.get_by_role("button", name="Answer").click()
     secret = page.get_by_label("Word:")
     expect(secret).to_have_attribute("type", "password")

@@ -21,7 +21,7 @@ function Elapsed({ cell }) {
 }
 
 /** The answer to `input()` or `getpass`, typed where it is asked. */
-export function Answer({ session, prompt, secret, label = "" }) {
+export function Answer({ session, prompt, secret, shown = false, label = "" }) {
   const field = useRef(null);
   const [busy, setBusy] = useState(false);
   const send = async (event, eof = false) => {
@@ -32,7 +32,7 @@ export function Answer({ session, prompt, secret, label = "" }) {
     setBusy(false);
   };
   return html`<form class="answer" onSubmit=${send}>
-    <label>${label}<span class="prompt">${plain(prompt || "") || "The cell asks for input:"}</span>
+    <label>${label}<span class=${shown ? "hidden" : "prompt"}>${plain(prompt || "") || "The cell asks for input:"}</span>
       <input ref=${field} type=${secret ? "password" : "text"} autocomplete="off" spellcheck="false" disabled=${busy || !mayAct()} /></label>
     ${mayAct() && html`<button class="primary" disabled=${busy}>Answer</button>
       <button type="button" class="quiet" title="End of input, as Ctrl-D" onClick=${(event) => send(event, true)}>End</button>`}
@@ -111,7 +111,7 @@ export function CellView({ timeline, cell, selected }) {
     ${!cell.loaded && html`<p class="muted placeholder">…</p>`}
     ${cell.error && html`<${Failure} error=${cell.error} />`}
     ${cell.exit && html`<p class="failure">${plain(cell.exit.message || `the process ended: ${cell.exit.signal || `exit code ${cell.exit.code}`}`)}</p>`}
-    ${cell.prompt !== null && cell.running && html`<${Answer} session=${timeline.id} prompt=${cell.prompt} secret=${cell.secret} />`}
+    ${cell.prompt !== null && cell.running && html`<${Answer} session=${timeline.id} prompt=${cell.prompt} secret=${cell.secret} shown=${cell.promptShown} />`}
     ${asked.map((each) => html`<${Approval} key=${each.id} session=${timeline.id} approval=${each} done=${() => timeline.askApprovals()} />`)}
     <${Files} changes=${cell.files} />
     ${cell.notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}

@@ -40,6 +40,12 @@ export class Cell {
 
   get running() { return running(this.status); }
 
+  /** Whether the output ends with the prompt of the answer that is waited for. */
+  get promptShown() {
+    const part = this.parts[this.parts.length - 1];
+    return !!this.prompt && part?.kind === "text" && (part.tail || part.head).endsWith(this.prompt);
+  }
+
   describe(info) {
     this.code = info.code;
     this.status = info.status;
