@@ -179,9 +179,12 @@ async def test_kept_files_end_with_their_checkpoints(service: Service, main: str
     assert await until(lambda: store.used == 0)
 
 
+@pytest.mark.parametrize("durable", [False, True])
 async def test_a_file_agent_that_is_killed_is_followed_by_another(
-    service: Service, main: str, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
+    """It is lost while the files are brought back, or of a durable session while they are written down before."""
+    main = (await service.create_session("main", durable=durable)).session_id
     await say(service, main, "open('a', 'w').write('one')")
     await service.checkpoint(main, "base")
     await say(service, main, "open('a', 'w').write('two')")

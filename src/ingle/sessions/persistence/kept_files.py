@@ -97,11 +97,11 @@ class KeptFiles:
         if self._last is not None and not self._last_writable and self._is_clean(use):
             return self._store.share(self._last)
         use = await self._find_in_use(worker) if use is NOTHING else use
-        await self._set_mark()
         store, index, bounds = self._store, self._index, self._stores.bounds
-        kept = await self._with_agent(worker, lambda agent: snapshot.take(agent, store, index, bounds, use.writable))
+        async with self._new_mark():
+            work = partial(snapshot.take, store=store, index=index, bounds=bounds, writable=use.writable)
+            kept = await self._with_agent(worker, work)
         self._last_writable = index.holds(use.writable)
-        self._forget_last()
         if self._closed:
             self._stores.release(store, kept)
             raise NotKept("the session was ended")
@@ -110,9 +110,8 @@ class KeptFiles:
 
     async def know(self, worker: Worker, kept: KeptTree) -> None:
         """Take note that the folder is as in this tree, to which it was just brought. Nothing runs in it yet."""
-        await self._set_mark()
-        use = await self._find_in_use(worker, kept)
-        self._forget_last()
+        async with self._new_mark():
+            use = await self._find_in_use(worker, kept)
         self._last = self._store.share(kept)
         self._last_writable = self._index.holds(use.writable)
 
@@ -257,8 +256,19 @@ class KeptFiles:
         followed = self._watch.watched and mark.base is None and not mark.unknown
         return followed and not mark.dirty and not self._index.holds(use.writable)
 
+    @contextlib.asynccontextmanager
+    async def _new_mark(self) -> AsyncIterator[None]:
+        """Follow all changes from now on. No tree is the last one until the caller has another: the mark is of none."""
+        before, self._last = self._last, None
+        try:
+            await self._set_mark()
+            yield
+        finally:
+            # Not earlier: the next tree shares its files.
+            if before is not None:
+                self._stores.release(self._store, before)
+
     async def _set_mark(self) -> None:
-        """Follow all changes from now on."""
         if self._watch is None:
             self._watch = self._watches.watch(self._folders.place, project=self._tracked)
             if self._watch is None:
