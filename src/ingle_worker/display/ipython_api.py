@@ -28,7 +28,9 @@ def install(watch: ImportWatcher, display_hook: "DisplayHook") -> SimpleNamespac
     def adopt(module: Any) -> None:
         vars(module).update(vars(functions))
 
-    watch.call_after("IPython.core.display_functions", adopt)
+    # A library that is preloaded may have imported IPython: then each of its modules has names of its own by now.
+    for name in MODULES:
+        watch.call_after(name, adopt)
     sys.meta_path.append(Finder(functions))
     return functions
 

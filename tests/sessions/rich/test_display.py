@@ -384,6 +384,20 @@ async def test_notebook_code_works_whether_ipython_is_installed_or_not(notebook)
 
 
 @pytest.mark.req("rich.mime")
+@pytest.mark.fresh_service
+class TestPreloaded:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return make_settings(preload=["IPython.display"], pool=0)
+
+    async def test_displays_of_an_ipython_that_is_preloaded_are_shown(self, service: Service) -> None:
+        """A library that is preloaded may have imported it."""
+        await service.create_session("n")
+        result = await service.execute("n", IPYTHON_CODE)
+        assert (result.status, result.stdout, len(result.displays)) == ("ok", "", 6), result.error
+
+
+@pytest.mark.req("rich.mime")
 async def test_an_image_from_a_file_or_bytes_or_an_address(notebook, tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(png(3, 2))
     result = await notebook(
