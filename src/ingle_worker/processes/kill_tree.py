@@ -82,10 +82,31 @@ def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[
         reap(on_exit)
 
 
+def _remembered(
+    chosen: Choice, on_exit: Callable[[int, int, object], None]
+) -> "tuple[Choice, Callable[[int, int, object], None]]":
+    """Return both so that a chosen child stays chosen until it is reaped. A dying one has no namespaces any more."""
+    found: set[int] = set()
+
+    def still_chosen(pid: int) -> bool:
+        if pid not in found and not chosen(pid):
+            return False
+        found.add(pid)
+        return True
+
+    def reaped(pid: int, status: int, usage: object) -> None:
+        found.discard(pid)
+        on_exit(pid, status, usage)
+
+    return still_chosen, reaped
+
+
 def sweep(
     on_exit: Callable[[int, int, object], None], spare: Collection[int] = (), chosen: Choice | None = None
 ) -> None:
     """Kill all descendants, except below `spare`, or only those below chosen children. Wait until they are gone."""
+    if chosen is not None:
+        chosen, on_exit = _remembered(chosen, on_exit)
     me = os.getpid()
     _kill_groups(on_exit, spare, chosen)
     for _ in range(MAX_ROUNDS):
