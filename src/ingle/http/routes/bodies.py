@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.requests import Request
-from starlette.types import Scope
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from ingle import errors
 from ingle.batches import BatchItem, NewBatch
@@ -320,15 +320,26 @@ Body = TypeVar("Body", bound=Struct)
 
 async def read_body(request: Request, kind: type[Body], limit: int, bounds: bounded_json.Bounds | None = None) -> Body:
     """Decode the body as `kind`; an empty body is `{}`. Refuse one above the limit without reading all of it."""
-    data = bytearray()
     check_length(request.headers.get("content-length", ""), limit)
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise too_large(limit)
+    data = await read_bytes(request.receive, limit)
     if len(data) > MAX_BYTES_ON_LOOP:
         return await asyncio.to_thread(decode, kind, data, bounds or BOUNDS)
     return decode(kind, data, bounds or BOUNDS)
+
+
+async def read_bytes(receive: Receive, limit: int) -> bytes | bytearray:
+    """Return the whole body. Refuse one above the limit without reading all of it."""
+    data = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        part: bytes = message["body"]
+        if len(data) + len(part) > limit:
+            raise too_large(limit)
+        if not message["more_body"]:
+            return data + part if data else part
+        data += part
 
 
 def decode(kind: type[Body], data: bytes | bytearray, bounds: bounded_json.Bounds = BOUNDS) -> Body:
@@ -355,7 +366,8 @@ def read_query(request: Request, kind: type[Body]) -> Body:
     if request.scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
         raise errors.InvalidRequest(f"the query has more than {MAX_QUERY_PARAMETERS} parameters")
     try:
-        return msgspec.convert(dict(request.query_params), kind, strict=False)
+        given = dict(request.query_params) if request.scope["query_string"] else {}
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _not_as_expected("query", kind, error) from None
 

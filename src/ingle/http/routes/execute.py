@@ -6,7 +6,6 @@ cell goes on.
 """
 
 import msgspec
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ingle.errors import InvalidRequest
@@ -37,7 +36,7 @@ def session_of(scope: Scope) -> str | None:
 
 async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
     accept, key = _asked(scope, limit)
-    body = bodies.decode(bodies.Execute, await _read(receive, limit))
+    body = bodies.decode(bodies.Execute, await bodies.read_bytes(receive, limit))
     for media in (NDJSON, SSE):
         if media.encode() in accept:
             if body.trial:
@@ -76,26 +75,6 @@ async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str 
     if new.trial is not None:
         return _encoder.encode(await service.run_trial(session_id, new, body.wait))
     return _encoder.encode(await service.execute_cell(session_id, new, body.wait))
-
-
-async def _read(receive: Receive, limit: int) -> bytes | bytearray:
-    message = await receive()
-    if message["type"] != "http.request":
-        raise ClientDisconnect
-    data: bytes | bytearray = message["body"]
-    if not message["more_body"]:
-        if len(data) > limit:
-            raise bodies.too_large(limit)
-        return data
-    data = bytearray(data)
-    while message["more_body"]:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientDisconnect
-        data += message["body"]
-        if len(data) > limit:
-            raise bodies.too_large(limit)
-    return data
 
 
 async def _stream(service: Service, session_id: str, cell: int, media: str, send: Send) -> None:

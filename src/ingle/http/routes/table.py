@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ingle.http.auth.guard import SERVICE
 from ingle.http.routes import bodies
@@ -90,7 +90,15 @@ def make_router(operations: list[Operation], limit: int) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    return Router([_route(path, by_method, limit) for path, by_method in by_path.items()], redirect_slashes=False)
+    routes = [_route(path, by_method, limit) for path, by_method in by_path.items()]
+    router = Router(routes, redirect_slashes=False)
+    # The router tries one pattern after another. Paths without parameters need none.
+    exact: dict[str, ASGIApp] = {route.path: route for route in routes if not route.param_convertors}
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        await exact.get(scope["path"], router)(scope, receive, send)
+
+    return dispatch
 
 
 def _route(path: str, by_method: dict[str, Operation], limit: int) -> Route:
