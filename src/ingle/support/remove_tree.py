@@ -6,23 +6,40 @@ Links are removed and never followed, also while another process replaces a fold
 import contextlib
 import os
 import secrets
+from collections.abc import Iterable
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def remove(folder: str | os.PathLike[str]) -> None:
+def remove(folder: str | os.PathLike[str], usual: Iterable[str] = ()) -> None:
     """Remove the folder with its contents. What cannot be removed stays, without an error.
 
     Recursion would need a descriptor or a longer path for each level. So every inner folder is moved to the top first
     and emptied of its files there. Its own folders are moved up in turn.
+
+    `usual` are folders that it most often holds, empty, and nothing else. Then nothing is listed: a thread that lists a
+    directory takes the interpreter's lock once for each entry.
     """
     with contextlib.suppress(OSError):
         top = _open(folder)
         try:
-            _empty(top)
+            if not (usual and _remove_usual(folder, usual, top)):
+                _empty(top)
+                os.rmdir(folder)
         finally:
             os.close(top)
+
+
+def _remove_usual(folder: str | os.PathLike[str], usual: Iterable[str], top: int) -> bool:
+    """Remove a folder that holds empty folders of these names only. Return whether it is gone."""
+    for name in usual:
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=top)
+    try:
         os.rmdir(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _empty(top: int) -> None:
@@ -49,6 +66,8 @@ def _empty(top: int) -> None:
 
 def _clear(folder: int) -> list[str]:
     """Remove everything but folders, and return the names of the folders."""
+    with contextlib.suppress(OSError):
+        os.fchmod(folder, 0o700)
     found = []
     with os.scandir(folder) as entries:
         # Listed before the first is removed, so that none is missed.
@@ -75,13 +94,10 @@ def _unlock(name: str | os.PathLike[str], above: int | None) -> None:
 
 def _open(name: str | os.PathLike[str], above: int | None = None) -> int:
     try:
-        fd = os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
         _unlock(name, above)
-        fd = os.open(name, _FOLDER, dir_fd=above)
-    with contextlib.suppress(OSError):
-        os.fchmod(fd, 0o700)
-    return fd
+        return os.open(name, _FOLDER, dir_fd=above)
 
 
 def _move_up(name: str, inside: int, as_name: str, top: int) -> None:

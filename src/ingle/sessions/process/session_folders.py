@@ -21,6 +21,9 @@ FORKS = "forks"
 MOUNTED = ("workspace", "packages", FORKS)
 """Folders of the first session that a sandbox mounts."""
 
+USUAL = ("tmp-1", "workspace", "packages", FORKS)
+"""Folders that the folder of a short session holds at its end."""
+
 SHELL = "shell"
 """Folder that the host fills for shell tasks. The session can read it and not write it."""
 
@@ -118,7 +121,7 @@ class SessionFolders:
         """Give up these folders after the session has ended. The last holder removes them."""
         self._holders -= 1
         if self._holders == 0:
-            await asyncio.to_thread(remove_tree.remove, self.folder)
+            await asyncio.to_thread(remove_tree.remove, self.folder, USUAL)
             if self._parent is not None:
                 await self._parent.leave()
 
@@ -140,7 +143,7 @@ def sources_of(folders: SessionFolders, data: str) -> dict[str, str]:
 
 
 def start_of(
-    folders: SessionFolders, tmp: str, *, own_root: bool, cwd: str | None, env: dict[str, str]
+    folders: SessionFolders, tmp: str, *, confined: bool, own_root: bool, cwd: str | None, env: dict[str, str]
 ) -> messages.Start:
     """Return the message that makes a worker the one of the session with these folders."""
     packages = f"{folders.folder}/packages"
@@ -148,9 +151,10 @@ def start_of(
         # The sandbox has mounted those of the first session, so they exist.
         made = [*folders.folders[1:], packages, tmp]
     else:
-        # The folder of forks too: a worker's access rules are set once, and its copies inherit them.
+        # A confined worker's access rules are set once, and its copies inherit them: they name the folder of forks.
+        forks = [f"{folders.root}/{FORKS}"] if confined or not folders.is_first else []
         own = [] if folders.is_first else [str(folders.folder)]
-        made = [str(folders.root), f"{folders.root}/{FORKS}", *own, folders.workspace, packages, tmp]
+        made = [str(folders.root), *forks, *own, folders.workspace, packages, tmp]
     return messages.Start(cwd or folders.workspace, tmp, made, env, packages, folders.workspace)
 
 

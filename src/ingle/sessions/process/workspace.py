@@ -73,7 +73,11 @@ class Workspace:
 
     def send_start(self, worker: Worker, cwd: str | None, env: dict[str, str]) -> None:
         """Send the worker its start folder and its environment. May be repeated before the first cell."""
-        worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd or self.home, env=env))
+        confined, own_root = self._launcher.confinement is not None, self.own_root
+        start = start_of(
+            self.folders, self._told_tmp, confined=confined, own_root=own_root, cwd=cwd or self.home, env=env
+        )
+        worker.send(start)
 
     def adopt(
         self, copy: Worker, *, reseed: bool, source: str, key: list[int], protected: Sequence[str]
