@@ -5,12 +5,29 @@ refuses the newest request of the owner with the most of them. So one owner neve
 """
 
 import asyncio
-import contextlib
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 REMEMBERED = 0.1
 """Weight of the last use in the average time that a slot is held."""
+
+
+class Slot:
+    """Context in which a slot of the queue is held."""
+
+    def __init__(self, queue: "FairQueue", owner: str, seconds: float) -> None:
+        self._queue = queue
+        self._owner = owner
+        self._seconds = seconds
+        self._began = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._queue.take(self._owner, self._seconds)
+        self._began = time.monotonic()
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._queue.give_back(self._owner, time.monotonic() - self._began)
 
 
 class FairQueue:
@@ -39,17 +56,9 @@ class FairQueue:
         """Number of requests that wait."""
         return self._length
 
-    @contextlib.asynccontextmanager
-    async def slot(self, owner: str, seconds: float) -> AsyncIterator[None]:
+    def slot(self, owner: str, seconds: float) -> "Slot":
         """Hold a slot. Wait for it for at most `seconds`. Raise the error of `refuse` if that is not possible."""
-        await self._take(owner, seconds)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            yield
-        finally:
-            self._seconds += REMEMBERED * (loop.time() - began - self._seconds)
-            self._release(owner)
+        return Slot(self, owner, seconds)
 
     def close(self, error: Exception) -> None:
         """Refuse all requests that wait, and all later ones, with this error."""
@@ -61,7 +70,8 @@ class FairQueue:
         self._waiting.clear()
         self._length = 0
 
-    async def _take(self, owner: str, seconds: float) -> None:
+    async def take(self, owner: str, seconds: float) -> None:
+        """Take a slot, once it is this owner's turn."""
         if self._closed is not None:
             raise self._closed
         if owner not in self._waiting and self._is_free(owner):
@@ -112,6 +122,11 @@ class FairQueue:
     def _hold(self, owner: str) -> None:
         self._used += 1
         self._held[owner] += 1
+
+    def give_back(self, owner: str, held_seconds: float) -> None:
+        """Free a slot that `take` took."""
+        self._seconds += REMEMBERED * (held_seconds - self._seconds)
+        self._release(owner)
 
     def _release(self, owner: str) -> None:
         self._used -= 1
