@@ -190,6 +190,8 @@ class OrderedOutput:
                 return
             for message in unplaced:
                 self._merger.note(message)
+        if self._merger.idle:
+            return
         yield from self._take(background)
         if (self._merger.holds_notes and not self._must_read) or self._merger.overfull:
             # All bytes before the message were read, so a mark was placed too far; or too many bytes wait for one.

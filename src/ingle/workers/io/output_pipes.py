@@ -16,7 +16,10 @@ from ingle.workers.io.descriptors import unread
 from ingle.workers.io.output_order import STDERR, STDOUT, Merger
 
 COALESCE_SECONDS = 0.001
-"""Pause after a read, so that many small writes become one wake-up."""
+"""Pause after a read of a busy worker, so that many small writes become one wake-up."""
+
+QUIET_NANOSECONDS = 10_000_000
+"""A worker is busy if its last output is not older than this. Most cells print once, and need no pause."""
 
 LARGE_PIPE_BYTES = 1 << 20
 """Size to which a busy pipe is enlarged. Other pipes keep the kernel's default."""
@@ -52,6 +55,8 @@ class OutputPipes:
         self._readable = select.poll()
         self._chunk_bytes = FIRST_CHUNK_BYTES
         self._paused = False
+        self._last_read = 0
+        """Monotonic nanoseconds of the last read that found something."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -112,12 +117,16 @@ class OutputPipes:
                 self._loop.add_reader(fd, self._on_readable)
 
     def _on_readable(self) -> None:
-        self._stop()
-        self._timer = self._loop.call_later(COALESCE_SECONDS, self._start)
+        now = monotonic_ns()
         got = self.read()
-        self._on_read()
-        if not got:
+        if got:
+            if now - self._last_read < QUIET_NANOSECONDS:
+                self._stop()
+                self._timer = self._loop.call_later(COALESCE_SECONDS, self._start)
+            self._last_read = now
+        else:
             self._find_end()
+        self._on_read()
 
     def read(self) -> bool:
         """Read the bytes that are there now, but not those that arrive meanwhile. Return whether there were any."""
