@@ -162,7 +162,8 @@ class WorkerEvents:
                 self._journal.notices.add(loss_notice(exit, None, restores=slot.restores))
             return
         # Checkpoints end with the whole process tree, if that was killed.
-        way_back = self._checkpoints.way_back if exit.signal or exit.code is not None else ""
+        reported = cell is not None and (exit.signal or exit.code is not None)
+        way_back = self._checkpoints.way_back if reported else ""
         self._runner.on_lost(exit, way_back)
         if slot.ending:
             return

@@ -35,14 +35,13 @@ class Launchers:
 
     def get(self, grant: Grant, bounding: LimitApplier) -> Launcher:
         """Return the launcher of workers that are confined as the grant says."""
-        mounts = self._outer(grant.mounts)
         confined = grant.isolation in CONFINED_LEVELS
         gpus = grant.gpus if confined else NO_GPUS
-        key = (grant.python, grant.isolation, mounts if confined else (), gpus)
+        key = (grant.python, grant.isolation, self._outer(grant.mounts) if confined else (), gpus)
         if key not in self._launchers:
             confinement = None
             if grant.isolation != "none":
-                confinement = self._confinement(grant.isolation, mounts, gpus, bounding)
+                confinement = self._confinement(grant.isolation, self._outer(grant.mounts), gpus, bounding)
             launcher = self._launchers[key] = Launcher(self._loop, grant.python, self._settings, bounding, confinement)
             if grant.isolation != "restricted":
                 # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.

@@ -21,7 +21,7 @@ class Spent:
 
 class Budget:
     def __init__(self, settings: Settings) -> None:
-        self._limits = {owner: _limits(settings, owner) for owner in ("session", "cell")}
+        self._settings = settings
         self.session = Spent()
         self._cell = Spent()
         self._number = 0
@@ -41,14 +41,9 @@ class Budget:
         return counted
 
     def _check(self, spent: Spent, owner: str) -> None:
-        for unit, limit in self._limits[owner]:
-            if getattr(spent, unit) >= limit:
+        for unit in ("calls", "seconds", "bytes"):
+            limit = getattr(self._settings, f"tool_{unit}_{owner}")
+            if limit and getattr(spent, unit) >= limit:
                 raise ToolFailed(
                     "budget", f"this {owner} has used its budget for tools: {limit:g} {unit} (tool_{unit}_{owner})"
                 )
-
-
-def _limits(settings: Settings, owner: str) -> list[tuple[str, float]]:
-    """Return the budgets that there are, by what they count."""
-    found = ((unit, getattr(settings, f"tool_{unit}_{owner}")) for unit in ("calls", "seconds", "bytes"))
-    return [(unit, limit) for unit, limit in found if limit]
