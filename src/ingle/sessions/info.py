@@ -4,6 +4,7 @@ import os
 
 from ingle.events import SessionInfo
 from ingle.grants import OPEN_LEVELS
+from ingle.requests import SessionLimits
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.persistence.autosave import AutoSave
@@ -21,7 +22,10 @@ def describe_session(
     journal: Journal,
     autosave: AutoSave | None,
 ) -> SessionInfo:
-    """Return what a listing shows of a session. `python` is None until a worker has reported its version."""
+    """Return what the host knows of a session without asking the kernel.
+
+    `python` is None until a worker has reported its version.
+    """
     names = sorted(name for name in slot.names if not name.startswith("_"))
     notices = journal.notices.all
     if cells.running is not None:
@@ -50,9 +54,16 @@ def describe_session(
         notices=notices,
         saved_at=saved.time if saved is not None else None,
         saved_cell=saved.cell if saved is not None else None,
-        limits=slot.workspace.limits_in_force(slot.worker, spec.grant.limits),
+        limits=spec.grant.limits,
         next_event=journal.timeline.next_seq,
         environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
         gpus=list(spec.grant.gpus.cards.numbers),
         parent=spec.parent or None,
     )
+
+
+def add_usage(info: SessionInfo, slot: ProcessSlot, limits: SessionLimits) -> None:
+    """Add what the kernel knows: the limits that are in force, memory and CPU time. This takes a while."""
+    info.limits = slot.workspace.limits_in_force(slot.worker, limits)
+    if slot.worker is not None:
+        info.memory, info.cpu_seconds = slot.worker.usage()

@@ -28,7 +28,7 @@ from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.forks.failures import Failures
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.trials import MakeFork, Trials
-from ingle.sessions.info import describe_session
+from ingle.sessions.info import add_usage, describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
@@ -487,7 +487,7 @@ class Session:
         return self.journal.history.follow(first)
 
     def info(self, *, usage: bool = True) -> SessionInfo:
-        """Describe the session. Without `usage` its memory and CPU time are left out: reading them takes a while."""
+        """Describe the session. Without `usage` the kernel is not asked: no memory, CPU time and limits in force."""
         info = describe_session(
             self.spec, self.created_at, self.launcher.version, self.runner, self.slot, self.journal, self.autosave
         )
@@ -495,6 +495,6 @@ class Session:
         info.copied = self._copied
         if self.usage.gpu is not None and self.slot.worker is not None:
             info.gpu_memory, info.gpu_utilization = self.usage.gpu.memory, self.usage.gpu.utilization
-        if usage and self.slot.worker is not None:
-            info.memory, info.cpu_seconds = self.slot.worker.usage()
+        if usage:
+            add_usage(info, self.slot, self.spec.grant.limits)
         return info

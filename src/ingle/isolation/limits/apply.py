@@ -65,6 +65,8 @@ class LimitApplier:
 
     def of_process(self, wanted: SessionLimits) -> dict[str, int]:
         """Return the limits that a worker sets for itself, where they differ from the defaults."""
+        if self.are_default(wanted):
+            return {}
         names = OF_PROCESSES if self.memory_by_kernel else (*OF_PROCESSES, "memory")
         changed = {
             name: value

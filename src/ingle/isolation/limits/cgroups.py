@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingle.isolation.limits.cgroup_mounts import CPU, MEMORY, PREFIX, PROCESSES, Place, find_places, write
+from ingle.support import processes
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,7 @@ class Group:
         """Return the limit that is in force for memory or processes; None if there is none."""
         place = self.places[controller]
         name = FILES[place.version].memory_max if controller == MEMORY else "pids.max"
-        try:
-            text = (place.folder / name).read_bytes().strip()
-        except OSError:
-            return None
+        text = processes.read(f"{place.folder}/{name}").strip()
         return int(text) if text.isdigit() else None
 
     def take_kills(self) -> bool:

@@ -1,7 +1,5 @@
 """Limits that are in force, read back from the kernel. Only files that everyone may read are used."""
 
-from pathlib import Path
-
 import msgspec
 
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
@@ -11,6 +9,9 @@ from ingle.support import processes
 
 ROWS = {"files": b"Max open files", "file_size": b"Max file size"}
 """Rows of /proc/PID/limits."""
+
+MAX_MOUNTS_BYTES = 4 * 1024 * 1024
+"""Bytes that are read of a process's list of mounts."""
 
 PAGE_BYTES = 4096
 IN_PAGES = ("memory", "tmp")
@@ -57,14 +58,12 @@ def _holds(value: int | None, most: int) -> bool:
 
 def _tmp_size(pid: int) -> int | None:
     """Return the size of the file system at /tmp, as the process sees it."""
-    try:
-        mounts = Path(f"/proc/{pid}/mountinfo").read_text()
-    except OSError:
-        return None
     size = None
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[4] == "/tmp":
-            options = after.split()[2].split(",")
-            size = next((each[5:-1] for each in options if each.startswith("size=") and each.endswith("k")), None)
+    for line in processes.read_whole(f"/proc/{pid}/mountinfo", MAX_MOUNTS_BYTES).splitlines():
+        if b" /tmp " not in line:
+            continue  # as most lines, which are not worth taking apart
+        before, _, after = line.partition(b" - ")
+        if before.split()[4] == b"/tmp":
+            options = after.split()[2].split(b",")
+            size = next((each[5:-1] for each in options if each.startswith(b"size=") and each.endswith(b"k")), None)
     return int(size) * 1024 if size is not None else None
