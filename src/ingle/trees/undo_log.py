@@ -133,6 +133,15 @@ class UndoLogs:
         self._lock = threading.Lock()
         self._undoing: set[Path] = set()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is certainly no log, as most often. Then nothing has to be looked for in a thread."""
+        try:
+            # A folder without folders has two links, where the file system counts them.
+            return os.stat(self._folder).st_nlink == 2
+        except FileNotFoundError:
+            return True
+
     def begin(self, store: TreeStore, changes: Sequence[Change]) -> UndoLog | None:
         """Write down what folders are like before these changes. Return None if nothing changes."""
         changes = [each for each in changes if each.before or each.after]

@@ -223,9 +223,9 @@ class CheckpointFiles:
     async def undo_unfinished(self, worker: Worker) -> list[str]:
         """Undo changes of the folders that were begun and not finished. Return notices of it."""
         lasting = self._lasting
-        if not lasting and not self._writable:
-            return []
         logs = self._stores.undo_logs
+        if not (lasting or self._writable) or (self._log is None and logs.empty):
+            return []
         notices: list[str] = []
         for left in await self._stores.in_thread(logs.left, self._tenant, lasting, self._writable, self._log):
             which = "the files" if left.change.place == self._own.place else f"the files in {left.change.place}"
