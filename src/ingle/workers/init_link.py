@@ -366,8 +366,9 @@ class InitLink:
             self._timer.cancel()
         if self._exit_watch is not None:
             self._exit_watch.close()
+        self.emit = _nothing
         if self._socket is not None:
-            self._out.forget()
+            self._out.close()
             self._loop.remove_reader(self.fileno)
             self._socket.close()
         for fd in self._descriptors:
@@ -379,3 +380,7 @@ class InitLink:
             if not sent.done():
                 sent.set_result(False)
         self.signalled.clear()
+
+
+def _nothing(event: Any) -> None:
+    """Stand in for the receiver of events that is gone."""

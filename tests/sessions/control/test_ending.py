@@ -1,12 +1,14 @@
 """How a session's process ends, by its own will or not: what is said about it, and that nothing of it lives on."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -734,3 +736,21 @@ async def test_a_start_that_is_called_off_midway_keeps_no_lock(
     go_on.set()
     await stopping
     assert list((home / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("one_off", [False, True])
+async def test_an_ended_session_is_freed_without_the_garbage_collector(service: Service, one_off: bool) -> None:
+    if one_off:
+        running = await service.execute_once("input()", wait=0)
+        sid = running.session_id
+    else:
+        sid = (await service.create_session()).session_id
+        await run(service, sid, "print(1)")
+    held = [weakref.ref(session_of(service, sid)), weakref.ref(worker_of(service, sid))]
+    gc.collect()
+    gc.disable()
+    try:
+        await service.end_session(sid)
+        assert await until(lambda: all(each() is None for each in held))
+    finally:
+        gc.enable()

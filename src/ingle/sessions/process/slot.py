@@ -490,6 +490,8 @@ class ProcessSlot:
                 await asyncio.wait({worker.gone}, timeout=grace_seconds)
             worker.kill("the session was ended")
             await worker.gone
+        # The listener holds this slot. An ended session is freed at once, not when the garbage collector comes.
+        self.listener = None
 
 
 def _fail(replaced: "asyncio.Future[Outcome]", error: errors.IngleError) -> None:

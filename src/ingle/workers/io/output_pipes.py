@@ -181,3 +181,8 @@ class OutputPipes:
             self._unwatch(fd)
         for fd in self._fds.values():
             os.close(fd)
+        self._on_read = _nothing
+
+
+def _nothing() -> None:
+    """Stand in for a callback of an owner that is gone."""

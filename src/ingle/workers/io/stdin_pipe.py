@@ -93,7 +93,7 @@ class StdinPipe:
 
     def close(self) -> None:
         """Close the host's descriptors."""
-        self._out.forget()
+        self._out.close()
         self._close()
         if self._peek >= 0:
             os.close(self._peek)

@@ -175,12 +175,17 @@ class Wire:
         self._on_broken(why)
 
     def close(self) -> None:
-        """Close the host's end, and drop what was not sent."""
+        """Close the host's end, and drop what was not sent. Let go of the owner, which holds this wire."""
         self.stop()
-        self._out.forget()
+        self._out.close()
         self._socket.close()
+        self._on_readable = self._on_broken = _nothing
 
     def close_both(self) -> None:
         """Close both ends, where the child's was not given away."""
         os.close(self.child)
         self.close()
+
+
+def _nothing(*given: str) -> None:
+    """Stand in for a callback of an owner that is gone."""

@@ -94,3 +94,12 @@ class Writer:
             self._at_end()
             self._at_end = None
         return left
+
+    def close(self) -> None:
+        """Drop what waits, and all that is written from now on. Let go of the owner, which holds this writer."""
+        self.forget()
+        self._write, self._on_lost = len, _nothing
+
+
+def _nothing() -> None:
+    """Stand in for a callback of an owner that is gone."""
