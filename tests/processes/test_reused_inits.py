@@ -1,5 +1,6 @@
 """Inits that stay: a session that ends leaves its init to the next one of its tenant, and nothing else."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -41,6 +42,15 @@ async def test_the_init_of_an_ended_session_serves_the_next_one(service: Service
     assert worker_of(service, "b").init_pid == init
     await service.create_session("c")
     assert worker_of(service, "c").init_pid != init
+
+
+async def test_the_inits_of_sessions_that_end_at_once_all_stay(service: Service) -> None:
+    names = [f"s{number}" for number in range(12)]
+    await asyncio.gather(*(service.create_session(name) for name in names))
+    inits = {worker_of(service, name).init_pid for name in names}
+    await asyncio.gather(*(service.end_session(name) for name in names))
+    await asyncio.gather(*(service.create_session(name) for name in names))
+    assert {worker_of(service, name).init_pid for name in names} == inits
 
 
 @pytest.mark.req("scale.reuse")

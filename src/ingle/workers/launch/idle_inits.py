@@ -17,6 +17,10 @@ from ingle.workers.io.descriptors import ChildEnds
 from ingle_worker.wire import messages
 
 MAX_IDLE_PER_CORE = 4
+MIN_IDLE = 32
+"""Idle inits that are kept: so many per core, and these on every machine. Sessions of many clients end in bursts. With
+fewer idle inits, every ninth one-off of 32 clients on two cores needed a new init."""
+
 IDLE_SECONDS = 10.0
 
 
@@ -50,7 +54,7 @@ class IdleInits:
         self._timers: dict[IdleInit, asyncio.TimerHandle] = {}
         """The end of each idle init, in the order in which they became idle."""
         self._released: set[asyncio.Future[None]] = set()
-        self._max = MAX_IDLE_PER_CORE * usable_cores()
+        self._max = max(MIN_IDLE, MAX_IDLE_PER_CORE * usable_cores())
 
     def __len__(self) -> int:
         return len(self._timers)
