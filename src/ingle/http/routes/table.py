@@ -90,7 +90,7 @@ def make_router(operations: list[Operation], limit: int) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    routes = [_route(path, by_method, limit) for path, by_method in by_path.items()]
+    routes = [Route(path, Endpoint(rows, limit), methods=list(rows)) for path, rows in by_path.items()]
     router = Router(routes, redirect_slashes=False)
     # The router tries one pattern after another. Paths without parameters need none.
     exact: dict[str, ASGIApp] = {route.path: route for route in routes if not route.param_convertors}
@@ -101,17 +101,24 @@ def make_router(operations: list[Operation], limit: int) -> ASGIApp:
     return dispatch
 
 
-def _route(path: str, by_method: dict[str, Operation], limit: int) -> Route:
-    async def dispatch(request: Request) -> Response:
-        operation = by_method["GET" if request.method == "HEAD" else request.method]
+class Endpoint:
+    """Operations of one path. Their errors go up to the outermost middleware, so nothing else has to handle them."""
+
+    def __init__(self, by_method: dict[str, Operation], limit: int) -> None:
+        self._by_method = by_method
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        operation = self._by_method["GET" if request.method == "HEAD" else request.method]
         query = bodies.read_query(request, operation.query)
         body = None
         if isinstance(operation.body, type):
-            body = await bodies.read_body(request, operation.body, operation.max_body or limit, operation.bounds)
+            limit = operation.max_body or self._limit
+            body = await bodies.read_body(request, operation.body, limit, operation.bounds)
         assert operation.handler is not None
-        return await operation.handler(Call(request.scope[SERVICE], request, body, query))
-
-    return Route(path, dispatch, methods=list(by_method))
+        response = await operation.handler(Call(scope[SERVICE], request, body, query))
+        await response(scope, receive, send)
 
 
 def answer(value: Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
