@@ -310,6 +310,8 @@ class FolderWatches:
         if not folder.holders:
             folder.close()
             self._folders.pop(folder.root, None)
+            # The kernel reports the end of each watch. Left unread, that would wake the event loop.
+            self.read()
 
     def read(self) -> None:
         """Hand all events so far to their folders. Needed where events of this turn of the event loop matter."""
