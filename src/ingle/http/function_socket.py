@@ -18,6 +18,7 @@ from ingle.http.limits import DELIVER, SEND
 from ingle.http.problems import Problem, visible
 from ingle.http.routes.events import BAD_MESSAGE, NO_SESSION, REASON_BYTES
 from ingle.nodes import ProvidedFunctions
+from ingle.nodes.tools import LocalFunctions
 from ingle.service import Service
 from ingle.support import bounded_json
 from ingle.tools.functions import payload_of
@@ -88,6 +89,8 @@ class FunctionSocket:
             take = partial(self._take, provided)
             if DELIVER in extensions:
                 extensions[DELIVER](take)
+            if isinstance(provided, LocalFunctions):
+                provided.send_by(self._write_now)
             tasks = [loop.create_task(self._send_calls(provided)), loop.create_task(self._receive(receive, take))]
             try:
                 await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
@@ -124,9 +127,12 @@ class FunctionSocket:
         self._closing = (NO_SESSION, f"session {self._session_id!r} has ended")
 
     async def _write(self, value: Struct) -> None:
-        data = _encoder.encode(value)
-        if self._send_now is None or not self._send_now(data):
-            await self._send({"type": "websocket.send", "text": data.decode()})
+        if not self._write_now(value):
+            await self._send({"type": "websocket.send", "text": _encoder.encode(value).decode()})
+
+    def _write_now(self, value: Struct) -> bool:
+        """Send a message in this turn of the loop. Return False if the client does not take it at once."""
+        return self._send_now is not None and self._send_now(_encoder.encode(value))
 
     async def _receive(self, receive: Receive, take: Callable[[bytes], None]) -> None:
         while (data := _data_of(await receive())) is not None:

@@ -24,6 +24,11 @@ class JoinedWrites:
         if self._size > MAX_JOINED_BYTES:
             self.flush()
 
+    def write_now(self, data: bytes) -> None:
+        """Write behind what waits, without waiting for the end of the turn."""
+        self.flush()
+        self._transport.write(data)
+
     def flush(self) -> None:
         """Write what waits."""
         if not self._waiting:

@@ -449,8 +449,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.conn.state is not State.OPEN or self.transport.is_closing() or self.transport.get_write_buffer_size():
             return False
         self.conn.send_text(text)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.transport.flush()
+        self.transport.write_now(b"".join(self.conn.data_to_send()))
         return True
 
     def deliver_to(self, take: Callable[[bytes], None]) -> None:

@@ -1,6 +1,6 @@
 """Tools of the sessions of this machine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from ingle.grants import ApprovalInfo
 from ingle.requests import Author
@@ -45,6 +45,10 @@ class LocalFunctions:
         self._tools = tools
         self._server = server
         self._provider = provider
+
+    def send_by(self, send_now: Callable[[FunctionCall | FunctionCancelled], bool]) -> None:
+        """Send calls by this function in the turn of the loop that brings them; `calls` yields what it refuses."""
+        self._provider.send_by(send_now)
 
     def calls(self) -> AsyncIterator[FunctionCall | FunctionCancelled]:
         return self._provider.calls()

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +19,22 @@ MAX_SCHEMAS_BYTES = 1024 * 1024
 GONE = "the client that provides it has disconnected"
 
 
+Outgoing = FunctionCall | FunctionCancelled
+
+
+@dataclass
+class _Waiting:
+    """A call that the client has not answered yet."""
+
+    on_answer: Callable[[bytes | ToolFailed], None]
+    timer: asyncio.TimerHandle | None = None
+
+
 class Provider:
-    """Connection of one client that answers calls."""
+    """Connection of one client that answers calls.
+
+    A call needs neither a task nor a future: its answer is handed on in the turn of the loop that brings it.
+    """
 
     def __init__(self, tools: list[ToolSpec]) -> None:
         if not tools or len(tools) > MAX_FUNCTIONS:
@@ -29,65 +44,85 @@ class Provider:
         self.tools = tools
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._outgoing: deque[FunctionCall | FunctionCancelled | None] = deque()
+        self._calls: dict[int, _Waiting] = {}
+        self._send_now: Callable[[Outgoing], bool] | None = None
+        self._outgoing: deque[Outgoing | None] = deque()
         self._more: asyncio.Future[None] | None = None
         """What `calls` waits for."""
         self.closed = False
 
-    async def call(self, tool: str, arguments: bytes, seconds: float | None) -> bytes:
-        """Return the payload of the client's answer. Cancelling this, and a timeout, tell the client."""
+    def call(
+        self, tool: str, arguments: bytes, seconds: float | None, on_answer: Callable[[bytes | ToolFailed], None]
+    ) -> int:
+        """Send a call to the client and return its number.
+
+        `on_answer` gets the payload of the answer or the failure, once, unless the call is cancelled before.
+        """
         if self.closed:
             raise ToolFailed("unavailable", f"{tool} cannot be called: {GONE}")
         number = next(self._numbers)
-        answer: asyncio.Future[bytes] = self._loop.create_future()
-        self._calls[number] = answer
-        # A timer of its own: `asyncio.timeout` takes as long as all else here.
-        timer = None if seconds is None else self._loop.call_later(seconds, self._give_up, number, seconds)
+        waiting = self._calls[number] = _Waiting(on_answer)
+        if seconds is not None:
+            waiting.timer = self._loop.call_later(seconds, self._give_up, number, seconds)
         self._put(FunctionCall(number, tool, msgspec.Raw(arguments)))
-        try:
-            return await answer
-        except asyncio.CancelledError:
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Tell the client that nobody waits for this call any more."""
+        if self._take(number) is not None:
             self._put(FunctionCancelled(number))
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            del self._calls[number]
 
     def _give_up(self, number: int, seconds: float) -> None:
-        if not self._calls[number].done():
-            self._put(FunctionCancelled(number))
-            text = f"the client did not answer within {seconds:g} s"
-            self._calls[number].set_exception(ToolFailed("timeout", text))
+        self._put(FunctionCancelled(number))
+        self._end(number, ToolFailed("timeout", f"the client did not answer within {seconds:g} s"))
 
-    def _put(self, message: FunctionCall | FunctionCancelled | None) -> None:
+    def _take(self, number: int) -> _Waiting | None:
+        waiting = self._calls.pop(number, None)
+        if waiting is not None and waiting.timer is not None:
+            waiting.timer.cancel()
+        return waiting
+
+    def _end(self, number: int, answer: bytes | ToolFailed) -> None:
+        """Hand the answer on. One that nobody waits for is dropped."""
+        waiting = self._take(number)
+        if waiting is not None:
+            waiting.on_answer(answer)
+
+    # --- messages to the client ---
+
+    def send_by(self, send_now: Callable[[Outgoing], bool]) -> None:
+        """Send by this function. What it refuses, since the client does not read, waits for `calls`."""
+        self._send_now = send_now
+
+    def _put(self, message: Outgoing | None) -> None:
+        # Nothing overtakes what waits: a cancellation comes behind its call.
+        if not self._outgoing and message is not None and self._send_now is not None and self._send_now(message):
+            return
         self._outgoing.append(message)
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
-    async def calls(self) -> AsyncIterator[FunctionCall | FunctionCancelled]:
+    async def calls(self) -> AsyncIterator[Outgoing]:
         """Yield calls to carry out and calls to give up, until the connection is closed."""
         while True:
             while self._outgoing:
-                message = self._outgoing.popleft()
+                message = self._outgoing[0]
                 if message is None:
                     return
                 yield message
+                self._outgoing.popleft()
             self._more = self._loop.create_future()
             await self._more
 
+    # --- answers of the client ---
+
     def answer(self, number: int, payload: bytes) -> None:
-        """Take the client's result. One that nobody waits for is dropped."""
-        future = self._calls.get(number)
-        if future is not None and not future.done():
-            future.set_result(payload)
+        """Take the client's result."""
+        self._end(number, payload)
 
     def fail(self, number: int, message: str) -> None:
         """Take the client's failure."""
-        future = self._calls.get(number)
-        if future is not None and not future.done():
-            future.set_exception(ToolFailed("tool", message))
+        self._end(number, ToolFailed("tool", message))
 
     def end(self) -> None:
         """Tell the client that the session has ended. Its functions may still serve a fork."""
@@ -97,9 +132,8 @@ class Provider:
         """End the connection. Calls in flight fail."""
         self.closed = True
         self.end()
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(ToolFailed("unavailable", f"the call was given up: {GONE}"))
+        for number in list(self._calls):
+            self._end(number, ToolFailed("unavailable", f"the call was given up: {GONE}"))
 
 
 class Functions:

@@ -6,6 +6,8 @@ to the worker that made it and ends with it, however that ends.
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.spec import SessionSpec
 from ingle.sessions.tools.approvals import MAX_ARGUMENT_CHARS, Approval, Approvals
-from ingle.sessions.tools.budget import Budget
+from ingle.sessions.tools.budget import Budget, Spent
 from ingle.sessions.tools.sources import ClientSource, McpSource, Source, arguments_of
 from ingle.settings import Settings
 from ingle.support.background import Tasks
@@ -119,10 +121,16 @@ class SessionTools:
     def _named(self) -> dict[str, NewServer]:
         return {**self._servers.configured(self._spec.tenant), **self._own}
 
+    def _has_functions(self, name: str) -> bool:
+        """Return whether this is the name of functions of clients. They come before an MCP server of that name."""
+        return name == CLIENT or self._functions.has(name)
+
     def _source(self, name: str) -> Source:
-        """Return a server by name. Raise ToolFailed if this session has none."""
-        if name == CLIENT or self._functions.has(name):
-            return ClientSource(self._functions, name)
+        """Return where the tools of this name come from. Raise ToolFailed if this session has none."""
+        return ClientSource(self._functions, name) if self._has_functions(name) else self._server(name)
+
+    def _server(self, name: str) -> McpSource:
+        """Return an MCP server by name. Raise ToolFailed if this session has none."""
         own = self._own.get(name)
         named = own or self._servers.find(name, self._spec.tenant)
         if named is None:
@@ -211,59 +219,68 @@ class SessionTools:
         self._waiting_bytes += len(request.data)
         running = self._runner.running
         cell = running.number if running is not None and not request.background else None
-        call = self._calls[key] = InFlight(request, cell)
-        call.task = self._tasks.start(self._answer(worker, call))
+        call = self._calls[key] = InFlight(worker, request, cell)
+        if request.kind == CALL and self._has_functions(request.server):
+            self._call_function(call)
+        else:
+            call.task = self._tasks.start(self._answer(call))
 
-    def _forget(self, worker: Worker, request: messages.ToolRequest) -> None:
-        if self._calls.pop((worker, request.call), None) is not None:
-            self._waiting_bytes -= len(request.data)
+    def _forget(self, call: "InFlight") -> None:
+        if self._calls.pop((call.worker, call.request.call), None) is not None:
+            self._waiting_bytes -= len(call.request.data)
 
     def on_cancel(self, worker: Worker, call: int) -> None:
         """Give up a call that the code does not wait for any more."""
         found = self._calls.get((worker, call))
         if found is not None:
-            self._cancel(worker, found)
+            self._cancel(found)
 
     def _cancel_of(self, worker: Worker) -> None:
         self._workers.discard(worker)
-        for (owner, _), call in list(self._calls.items()):
-            if owner is worker:
-                self._cancel(worker, call)
+        for call in list(self._calls.values()):
+            if call.worker is worker:
+                self._cancel(call)
 
-    def _cancel(self, worker: Worker, call: "InFlight") -> None:
+    def _cancel(self, call: "InFlight") -> None:
         # Told at once: the cell may end before the task does.
         self._tell(call, "cancelled", 0)
         if call.task is not None:
             call.task.cancel()
             # It may not have begun, and then it does not forget itself.
-            call.task.add_done_callback(lambda task: self._forget(worker, call.request))
+            call.task.add_done_callback(lambda task: self._forget(call))
+        elif call.cancel is not None:
+            call.cancel()
+            call.count(0)
+            self._forget(call)
 
     async def close(self) -> None:
         """End all calls, and the servers that only this session had."""
-        self._tasks.cancel()
+        for call in list(self._calls.values()):
+            self._cancel(call)
         for provider in self._provided:
             provider.end()
         await self._servers.end_session(self._spec.key)
 
-    async def _answer(self, worker: Worker, call: "InFlight") -> None:
-        request = call.request
+    async def _answer(self, call: "InFlight") -> None:
+        """Answer a request that takes more than one turn of the loop."""
         try:
-            if request.kind == CALL:
+            if call.request.kind == CALL:
                 data = await self._call(call)
             else:
-                data = encode(await self._look(request))
-            if len(data) > self._settings.tool_result:
-                text = (
-                    f"the result has {len(data)} bytes, above the limit of {self._settings.tool_result} (tool_result)"
-                )
-                raise ToolFailed("tool", text)
+                data = encode(await self._look(call.request))
         except ToolFailed as failed:
-            _refuse(worker, request.call, failed)
+            _reply(call, failed)
         else:
-            if worker.alive:
-                worker.send(messages.ToolReply(request.call, True, data))
+            _reply(call, self._bounded(data))
         finally:
-            self._forget(worker, request)
+            self._forget(call)
+
+    def _bounded(self, data: bytes) -> bytes | ToolFailed:
+        """Return a result, or the failure in its place if it is above the limit."""
+        limit = self._settings.tool_result
+        if len(data) <= limit:
+            return data
+        return ToolFailed("tool", f"the result has {len(data)} bytes, above the limit of {limit} (tool_result)")
 
     async def _look(self, request: messages.ToolRequest) -> dict[str, Any]:
         try:
@@ -289,40 +306,73 @@ class SessionTools:
         asks = self._policy(tool, server) == ASK
         return {**msgspec.to_builtins(tool), **({"asks": True} if asks else {})}
 
-    # --- one call ---
+    # --- functions of clients ---
+
+    def _call_function(self, call: "InFlight") -> None:
+        """Send a call to the client that provides the function. Its answer is handed on as it comes, by no task."""
+        request = call.request
+        try:
+            tool, provider = self._functions.find(request.server, request.tool)
+            self._admit(call, tool)
+            arguments_of(request.data)  # a client gets an object, whatever the worker sends
+            seconds = self._settings.tool_timeout or None
+            number = provider.call(tool.name, request.data, seconds, partial(self._on_answer, call))
+        except ToolFailed as failed:
+            self._on_answer(call, failed)
+        else:
+            call.cancel = partial(provider.cancel, number)
+
+    def _on_answer(self, call: "InFlight", answer: bytes | ToolFailed) -> None:
+        if isinstance(answer, ToolFailed):
+            call.count(0)
+            self._tell(call, _outcome(answer), 0)
+            _reply(call, answer)
+        else:
+            call.count(len(answer))
+            self._tell(call, "ok", len(answer))
+            _reply(call, self._bounded(answer))
+        self._forget(call)
+
+    # --- tools of MCP servers ---
 
     async def _call(self, call: "InFlight") -> bytes:
         outcome, data = "cancelled", b""
         try:
-            data = await self._carry_out(call.request, call.cell)
+            data = await self._carry_out(call)
             outcome = "ok"
         except ToolFailed as failed:
-            outcome = failed.kind if failed.kind != "tool" else "error"
+            outcome = _outcome(failed)
             raise
         finally:
             self._tell(call, outcome, len(data))
         return data
 
-    async def _carry_out(self, request: messages.ToolRequest, cell: int | None) -> bytes:
-        source = self._source(request.server)
+    async def _carry_out(self, call: "InFlight") -> bytes:
+        request = call.request
+        source = self._server(request.server)
         tool = await source.find(request.tool)
         decision = self._policy(tool, source.config)
         if decision == DENY:
             raise ToolFailed("denied", f"the policy of this server denies {request.server}.{tool.name}")
-        if self._holds(tool):
-            text = f"a trial calls tools that only read; {request.server}.{tool.name} does not say so"
-            raise ToolFailed("denied", f"{text}; call it in a cell of the session")
-        counted = self._budget.begin(cell, len(request.data))
+        self._admit(call, tool)
         if decision == ASK:
-            await self._ask(request, tool, cell)
-        began = time.monotonic()
+            await self._ask(request, tool, call.cell)
+            call.sent_at = time.monotonic()
         data = b""
         try:
             data = await source.call(tool, request.data, self._settings.tool_timeout or None)
         finally:
-            for spent in counted:
-                spent.add(time.monotonic() - began, len(data))
+            call.count(len(data))
         return data
+
+    def _admit(self, call: "InFlight", tool: ToolSpec) -> None:
+        """Count a call against the budgets. Raise ToolFailed if it may not be made now."""
+        request = call.request
+        if self._holds(tool):
+            text = f"a trial calls tools that only read; {request.server}.{tool.name} does not say so"
+            raise ToolFailed("denied", f"{text}; call it in a cell of the session")
+        call.counted = self._budget.begin(call.cell, len(request.data))
+        call.sent_at = time.monotonic()
 
     def _holds(self, tool: ToolSpec) -> bool:
         """Return whether a call is held back because its effect could not be discarded with the trial."""
@@ -375,17 +425,39 @@ class SessionTools:
 class InFlight:
     """One request of a worker that is not answered yet."""
 
-    def __init__(self, request: messages.ToolRequest, cell: int | None) -> None:
+    def __init__(self, worker: Worker, request: messages.ToolRequest, cell: int | None) -> None:
+        self.worker = worker
         self.request = request
         self.cell = cell
         """The cell that waits with it; None for a thread of an earlier one."""
-        self.began = time.monotonic()
+        self.began = self.sent_at = time.monotonic()
+        self.counted: list[Spent] = []
+        """What its use is added to."""
         self.task: asyncio.Task[None] | None = None
+        self.cancel: Callable[[], None] | None = None
+        """Gives up a call of a client's function, which has no task."""
         self.told = False
+
+    def count(self, size: int) -> None:
+        """Add the seconds and the bytes of its answer to the budgets."""
+        seconds = time.monotonic() - self.sent_at
+        for spent in self.counted:
+            spent.add(seconds, size)
 
 
 def _about(server: NewServer | None) -> str:
     return "Functions of the client." if server is None else server.description
+
+
+def _outcome(failed: ToolFailed) -> str:
+    return failed.kind if failed.kind != "tool" else "error"
+
+
+def _reply(call: InFlight, answer: bytes | ToolFailed) -> None:
+    if isinstance(answer, ToolFailed):
+        _refuse(call.worker, call.request.call, answer)
+    elif call.worker.alive:
+        call.worker.send(messages.ToolReply(call.request.call, True, answer))
 
 
 def _refuse(worker: Worker, call: int, failed: ToolFailed) -> None:

@@ -16,7 +16,7 @@ _decode = bounded_json.Decoder(dict[str, Any], BOUNDS).decode
 
 
 class Source(Protocol):
-    """A server of tools. Each method raises ToolFailed."""
+    """A server of tools, as listings see it."""
 
     @property
     def kind(self) -> str: ...
@@ -24,16 +24,14 @@ class Source(Protocol):
     @property
     def config(self) -> NewServer: ...
 
-    async def tools(self) -> Listing: ...
-
-    async def find(self, tool: str) -> ToolSpec: ...
-
-    async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
-        """Return the payload of the result. Cancelling this cancels the call."""
+    async def tools(self) -> Listing:
+        """Return its tools. Raise ToolFailed."""
         ...
 
 
 class McpSource:
+    """An MCP server. Each method raises ToolFailed."""
+
     def __init__(self, server: McpServer, named: NewServer) -> None:
         self._server = server
         self.config = named
@@ -46,6 +44,7 @@ class McpSource:
         return await self._server.find(tool)
 
     async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
+        """Return the payload of the result. Cancelling this cancels the call."""
         return await self._server.call(tool, arguments_of(arguments), seconds)
 
 
@@ -61,14 +60,6 @@ class ClientSource:
 
     async def tools(self) -> Listing:
         return self._functions.listing(self._name)
-
-    async def find(self, tool: str) -> ToolSpec:
-        return self._functions.find(self._name, tool)[0]
-
-    async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
-        arguments_of(arguments)  # a client gets an object, whatever the worker sends
-        _, provider = self._functions.find(self._name, tool.name)
-        return await provider.call(tool.name, arguments, seconds)
 
 
 def arguments_of(data: bytes) -> dict[str, Any]:
