@@ -38,7 +38,7 @@ class Function:
         self._function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self._arguments, self._open = _arguments_of(function)
-        self._names = self._arguments.__struct_fields__
+        self._has_defaults = bool(self._arguments.__struct_defaults__)
         (schema,), components = msgspec.json.schema_components([self._arguments])
         schema = components.pop(self._arguments.__name__)
         schema.pop("title", None)
@@ -61,9 +61,11 @@ class Function:
     def bind(self, arguments: bytes) -> dict[str, Any]:
         """Return the keyword arguments of a call. Raise a msgspec error if they do not fit."""
         made = msgspec.json.decode(arguments, type=self._arguments)
-        given = {name: getattr(made, name) for name in self._names}
+        given = msgspec.structs.asdict(made)
         if self._open:
             given = {**msgspec.json.decode(arguments), **given}
+        if not self._has_defaults:
+            return given
         return {name: value for name, value in given.items() if value is not msgspec.UNSET}
 
     def __call__(self, arguments: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class _Waiting:
     """A call that the client has not answered yet."""
 
     on_answer: Callable[[bytes | ToolFailed], None]
-    timer: asyncio.TimerHandle | None = None
+    deadline: float
 
 
 class Provider:
@@ -36,24 +37,27 @@ class Provider:
     A call needs neither a task nor a future: its answer is handed on in the turn of the loop that brings it.
     """
 
-    def __init__(self, tools: list[ToolSpec]) -> None:
+    def __init__(self, tools: list[ToolSpec], seconds: float | None = None) -> None:
+        """`seconds` is the time for each answer; None for any time."""
         if not tools or len(tools) > MAX_FUNCTIONS:
             raise InvalidRequest(f"a client provides 1 to {MAX_FUNCTIONS} functions")
         if len(msgspec.json.encode(tools)) > MAX_SCHEMAS_BYTES:
             raise InvalidRequest(f"the descriptions of the functions have more than {MAX_SCHEMAS_BYTES} bytes")
-        self.tools = tools
+        self.tools = {tool.name: tool for tool in tools}
+        self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Waiting] = {}
+        """In the order in which they began, which is that of their deadlines."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all calls: it ends those that are late, and is set anew for the next. Most calls end before."""
         self._send_now: Callable[[Outgoing], bool] | None = None
         self._outgoing: deque[Outgoing | None] = deque()
         self._more: asyncio.Future[None] | None = None
         """What `calls` waits for."""
         self.closed = False
 
-    def call(
-        self, tool: str, arguments: bytes, seconds: float | None, on_answer: Callable[[bytes | ToolFailed], None]
-    ) -> int:
+    def call(self, tool: str, arguments: bytes, on_answer: Callable[[bytes | ToolFailed], None]) -> int:
         """Send a call to the client and return its number.
 
         `on_answer` gets the payload of the answer or the failure, once, unless the call is cancelled before.
@@ -61,30 +65,34 @@ class Provider:
         if self.closed:
             raise ToolFailed("unavailable", f"{tool} cannot be called: {GONE}")
         number = next(self._numbers)
-        waiting = self._calls[number] = _Waiting(on_answer)
-        if seconds is not None:
-            waiting.timer = self._loop.call_later(seconds, self._give_up, number, seconds)
+        if self._seconds is None:
+            self._calls[number] = _Waiting(on_answer, math.inf)
+        else:
+            deadline = self._loop.time() + self._seconds
+            self._calls[number] = _Waiting(on_answer, deadline)
+            if self._timer is None:
+                self._timer = self._loop.call_at(deadline, self._end_late)
         self._put(FunctionCall(number, tool, msgspec.Raw(arguments)))
         return number
 
     def cancel(self, number: int) -> None:
         """Tell the client that nobody waits for this call any more."""
-        if self._take(number) is not None:
+        if self._calls.pop(number, None) is not None:
             self._put(FunctionCancelled(number))
 
-    def _give_up(self, number: int, seconds: float) -> None:
-        self._put(FunctionCancelled(number))
-        self._end(number, ToolFailed("timeout", f"the client did not answer within {seconds:g} s"))
-
-    def _take(self, number: int) -> _Waiting | None:
-        waiting = self._calls.pop(number, None)
-        if waiting is not None and waiting.timer is not None:
-            waiting.timer.cancel()
-        return waiting
+    def _end_late(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for number, waiting in list(self._calls.items()):
+            if waiting.deadline > now:
+                self._timer = self._loop.call_at(waiting.deadline, self._end_late)
+                return
+            self._put(FunctionCancelled(number))
+            self._end(number, ToolFailed("timeout", f"the client did not answer within {self._seconds:g} s"))
 
     def _end(self, number: int, answer: bytes | ToolFailed) -> None:
         """Hand the answer on. One that nobody waits for is dropped."""
-        waiting = self._take(number)
+        waiting = self._calls.pop(number, None)
         if waiting is not None:
             waiting.on_answer(answer)
 
@@ -132,6 +140,8 @@ class Provider:
         """End the connection. Calls in flight fail."""
         self.closed = True
         self.end()
+        if self._timer is not None:
+            self._timer.cancel()
         for number in list(self._calls):
             self._end(number, ToolFailed("unavailable", f"the call was given up: {GONE}"))
 
@@ -170,14 +180,14 @@ class Functions:
         found: dict[str, ToolSpec] = {}
         for provider in self._providers.get(server, ()):
             if not provider.closed:
-                found |= {tool.name: tool for tool in provider.tools}
+                found |= provider.tools
         return Listing(list(found.values()))
 
     def find(self, server: str, tool: str) -> tuple[ToolSpec, Provider]:
         for provider in reversed(self._providers.get(server, [])):
-            for spec in provider.tools:
-                if spec.name == tool and not provider.closed:
-                    return spec, provider
+            spec = provider.tools.get(tool)
+            if spec is not None and not provider.closed:
+                return spec, provider
         raise ToolFailed("unknown", f"no client provides {tool[:200]!r} now")
 
 

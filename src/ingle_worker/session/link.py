@@ -216,10 +216,11 @@ class Link:
                 self.on_received()
 
     def _wake_main(self) -> None:
-        try:
-            self._main_wake.release()
-        except RuntimeError:  # released already: its next wait passes
-            return
+        if self._main_wake.locked():
+            try:
+                self._main_wake.release()
+            except RuntimeError:  # released meanwhile: its next wait passes
+                return
 
     def duplicate(self) -> int:
         """Return another descriptor of the wire, for an event loop to watch."""

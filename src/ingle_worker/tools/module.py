@@ -96,6 +96,15 @@ def _is_hook(name: str) -> bool:
     return name.startswith("_") and name.endswith("_")
 
 
+def _named(servers: dict[str, ServerModule], name: str) -> ServerModule | None:
+    found = servers.get(name)
+    if found is None:
+        for module in servers.values():
+            if module.__name__ == f"{NAME}.{name}":
+                return module
+    return found
+
+
 class ToolsModule(types.ModuleType):
     """All servers, as modules."""
 
@@ -137,14 +146,7 @@ class ToolsModule(types.ModuleType):
 
     def _find(self, name: str) -> ServerModule | None:
         """Return the server with this name, or with this name in Python. Ask the host only if it is not known."""
-        for servers in (lambda: self._servers, self._load):
-            found = servers()
-            if name in found:
-                return found[name]
-            for module in found.values():
-                if module.__name__ == f"{NAME}.{name}":
-                    return module
-        return None
+        return _named(self._servers, name) or _named(self._load(), name)
 
     def __getattr__(self, name: str) -> Any:
         found = None if _is_hook(name) else self._find(name)

@@ -90,11 +90,13 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise TypeError(f"a value of type {kind.__module__}.{kind.__qualname__} cannot be an argument of a tool")
 
 
-# Made once: `json.dumps` makes an encoder for each value, and `json.loads` looks for the encoding.
+# Used directly: `json.dumps` makes an encoder for each value, and `json.loads` looks for an encoding and for spaces.
 _encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
 )
-_decode_json = json.JSONDecoder().decode
+_scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(  # type: ignore[attr-defined]
+    json.JSONDecoder()
+)
 
 
 def encode(value: Any) -> bytes:
@@ -115,7 +117,10 @@ def result_of(data: bytes) -> Any:
 
     One block is returned alone, several as a list, none as None.
     """
-    plain = _decode_json(data.decode("utf-8", "surrogatepass"))
+    try:
+        plain, _ = _scan_json(data.decode("utf-8", "surrogatepass"), 0)
+    except StopIteration:
+        raise ToolError("the tool returned what is not JSON") from None
     if "value" in plain:
         return plain["value"]
     blocks = [_block(each) for each in plain["content"]]

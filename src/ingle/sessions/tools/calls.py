@@ -108,7 +108,7 @@ class SessionTools:
 
     def provide(self, server: str, tools: list[ToolSpec]) -> Provider:
         """Add functions of a client. They stay until `withdraw`."""
-        provider = Provider(tools)
+        provider = Provider(tools, self._settings.tool_timeout or None)
         self._functions.add(server, provider)
         self._provided.append(provider)
         return provider
@@ -315,8 +315,7 @@ class SessionTools:
             tool, provider = self._functions.find(request.server, request.tool)
             self._admit(call, tool)
             arguments_of(request.data)  # a client gets an object, whatever the worker sends
-            seconds = self._settings.tool_timeout or None
-            number = provider.call(tool.name, request.data, seconds, partial(self._on_answer, call))
+            number = provider.call(tool.name, request.data, partial(self._on_answer, call))
         except ToolFailed as failed:
             self._on_answer(call, failed)
         else:
