@@ -1,4 +1,4 @@
-"""Writes of one turn of the loop, joined: a kernel of Jupyter answers one request with five messages or more."""
+"""Writes of one turn of the loop, joined: an answer has a head and a body, and Jupyter sends five messages or more."""
 
 import asyncio
 from typing import Any
@@ -45,6 +45,10 @@ class JoinedWrites:
     def close(self) -> None:
         self.flush()
         self._transport.close()
+
+    def write_eof(self) -> None:
+        self.flush()
+        self._transport.write_eof()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

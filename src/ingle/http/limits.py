@@ -193,7 +193,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._stall = Stall(transport)
+        self.transport: Any = JoinedWrites(transport, self.loop)
+        self._stall = Stall(self.transport)
         self._head_since = self.loop.time()
         if self._limit.local:
             connection: socket.socket = transport.get_extra_info("socket")
@@ -326,6 +327,7 @@ class HttpProtocol(HttpToolsProtocol):
         return send_last
 
     def on_response_complete(self) -> None:
+        self.transport.flush()
         self._running = None
         if self._closes:
             self._close()
@@ -419,7 +421,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         # uvicorn does this after the handshake. A handshake that fails would then leave this connection counted.
         transport.set_protocol(self)
-        self.transport: Any = JoinedWrites(transport, self.loop)
+        self.transport: Any = transport  # the one of `HttpProtocol`, which joins writes
         self._stall = Stall(self.transport)
         self._limit.enter(self)
 
