@@ -194,3 +194,19 @@ def test_output_for_a_client_of_jupyter_that_stops_reading_stays_in_the_timeline
         assert wait_until(lambda: [each["status"] for each in server.client.get(cells).json()["cells"]] == ["ok"], 60)
         assert taken.at_most < 40 * MIB
     server.client.delete(f"/v1/sessions/{session}")
+
+
+@pytest.mark.req("compat.sandboxes")
+def test_a_run_waits_for_a_client_of_e2b_that_does_not_read(server: Server) -> None:
+    made = server.client.post("/v2/sandboxes", json={"templateID": "base"}, headers={"X-API-Key": server.token}).json()
+    headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2B-Traffic-Access-Token": made["trafficAccessToken"]}
+    code = "for n in range(60): print(str(n) * 500_000)"
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
+        taken = Taken(server)
+        with client.stream("POST", "/execute", json={"code": code}) as answer:
+            session = f"/v1/sessions/{made['sandboxID']}"
+            assert wait_until(lambda: server.client.get(session).json()["state"] == "idle", 30)
+            assert wait_until(lambda: taken.now < 20 * MIB, 10), taken.now
+            printed = "".join(line["text"] for line in map(json.loads, answer.iter_lines()) if line["type"] == "stdout")
+        assert printed == "".join(str(n) * 500_000 + "\n" for n in range(60))
+    server.client.delete(f"/sandboxes/{made['sandboxID']}", headers={"X-API-Key": server.token}).raise_for_status()

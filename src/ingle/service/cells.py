@@ -190,11 +190,13 @@ class Cells(Verbs):
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.access.session(session_id).events(first)
 
-    async def cell_events(self, session_id: str, cell: int) -> AsyncIterator[AnyEvent]:
-        """Yield the events of one cell, also those to come, from its first to its `done`."""
+    async def cell_events(self, session_id: str, cell: int, first: int = 1) -> AsyncIterator[AnyEvent]:
+        """Yield the events of one cell, also those to come, from its first to its `done`.
+
+        `first` is the number of an event before the cell, if the caller knows one.
+        """
         session = self.access.session(session_id)
-        first = 1
-        if cell > 1:
+        if cell > 1 and first == 1:
             # A cell begins after the previous one has ended. A result from the highest event on holds no text.
             with contextlib.suppress(errors.CellForgotten, errors.CellElsewhere):
                 first = (await session.wait(cell - 1, 0.0, sys.maxsize)).next_event

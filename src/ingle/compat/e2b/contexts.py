@@ -144,4 +144,4 @@ def _new_name(sandbox: Sandbox) -> str:
 
 def _copied(context: Context, session_id: str) -> Context:
     """Return a context of a fork: the same one for clients, in another session."""
-    return dataclasses.replace(context, session_id=session_id, used_at=time.monotonic())
+    return dataclasses.replace(context, session_id=session_id, used_at=time.monotonic(), next_event=1)

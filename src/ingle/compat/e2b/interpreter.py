@@ -6,7 +6,6 @@ A client that disconnects interrupts its run, as with E2B. The next run of the c
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from msgspec import Struct
@@ -28,6 +27,12 @@ from ingle_worker.wire import states
 KEEPALIVE_SECONDS = 5.0
 """Time without output after which the client gets a sign of life."""
 
+WHOLE_SECONDS = 0.01
+"""Time for which the first lines wait for the end of the run. Most runs of agents are over by then."""
+
+MAX_WAITING_BYTES = 256 * 1024
+"""Bytes of lines that wait to be sent. The events behind them stay in the session's timeline."""
+
 MAX_BODY_BESIDE_CODE = 1024 * 1024
 IMAGE = "image/png"
 
@@ -44,6 +49,25 @@ class NewContext(Struct):
     cwd: str | None = None
 
 
+class Executor:
+    """`POST /execute` as a plain ASGI endpoint, because it is the most frequent request."""
+
+    def __init__(self, contexts: Contexts, max_body: int) -> None:
+        self._contexts = contexts
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        sandbox = sandbox_of(request)
+        asked = await read_body(request, Execute, self._max_body)
+        if asked.context_id and asked.language:
+            raise errors.InvalidRequest("Only one of context_id or language can be provided")
+        check_language(asked.language)
+        context = self._contexts.find(sandbox, asked.context_id or None)
+        await self._contexts.prepare_again(sandbox, context)
+        await Run(sandbox, context, NewCell(asked.code, envs=asked.env_vars or {}, queue=True)).answer(receive, send)
+
+
 class Interpreter:
     """Handlers of the code interpreter."""
 
@@ -53,22 +77,12 @@ class Interpreter:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/execute", self._execute, methods=["POST"]),
+            Route("/execute", Executor(self._contexts, self._max_body), methods=["POST"]),
             Route("/contexts", self._list, methods=["GET"]),
             Route("/contexts", self._create, methods=["POST"]),
             Route("/contexts/{context_id}", self._remove, methods=["DELETE"]),
             Route("/contexts/{context_id}/restart", self._restart, methods=["POST"]),
         ]
-
-    async def _execute(self, request: Request) -> Response:
-        sandbox = sandbox_of(request)
-        asked = await read_body(request, Execute, self._max_body)
-        if asked.context_id and asked.language:
-            raise errors.InvalidRequest("Only one of context_id or language can be provided")
-        check_language(asked.language)
-        context = self._contexts.find(sandbox, asked.context_id or None)
-        await self._contexts.prepare_again(sandbox, context)
-        return Run(sandbox, context, NewCell(asked.code, envs=asked.env_vars or {}, queue=True))
 
     async def _list(self, request: Request) -> Response:
         return JSONResponse([_described(each) for each in sandbox_of(request).contexts.values()])
@@ -94,29 +108,72 @@ def _described(context: Context) -> dict[str, Any]:
     return {"id": context.id, "language": PYTHON, "cwd": context.cwd}
 
 
-class Run(Response):
-    """Answer that runs a cell and streams its events."""
+class Run:
+    """Run of a cell whose events are streamed to the client. One that is over soon is answered in one piece."""
 
     def __init__(self, sandbox: Sandbox, context: Context, new: NewCell) -> None:
-        super().__init__()
         self._service = sandbox.service
         self._context = context
         self._new = new
         self._cell: int | None = None
+        self._lines: list[bytes] = []
+        """Lines that are not sent yet."""
+        self._size = 0
+        self._more: asyncio.Future[None] | None = None
+        """Set by the first of them, while the answer waits for lines."""
+        self._sent = asyncio.Event()
+        """Set when lines were sent, for a run that has more than the client reads."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        streaming = asyncio.ensure_future(self._stream(send))
-        leaving = asyncio.ensure_future(_disconnected(receive))
+    async def answer(self, receive: Receive, send: Send) -> None:
+        running = asyncio.ensure_future(self._run())
         try:
-            await asyncio.wait({streaming, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not streaming.done():
-                await self._interrupt()
+            await asyncio.wait({running}, timeout=WHOLE_SECONDS)
+            if running.done():
+                running.result()
+                await self._send_whole(send)
+            else:
+                await self._stream(running, receive, send)
         finally:
-            for task in (streaming, leaving):
-                task.cancel()
-            await asyncio.gather(streaming, leaving, return_exceptions=True)
-        if not streaming.cancelled():
-            streaming.result()
+            if not running.done():
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    async def _send_whole(self, send: Send) -> None:
+        data = self._take()
+        headers = [NDJSON, (b"content-length", b"%d" % len(data))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": data})
+
+    async def _stream(self, running: asyncio.Future[None], receive: Receive, send: Send) -> None:
+        """Send lines as they come, and signs of life. Interrupt the cell if the client goes away."""
+        leaving = asyncio.ensure_future(_disconnected(receive))
+        started = False
+        try:
+            while not (leaving.done() or (running.done() and not self._lines)):
+                if not self._lines and not await self._wait_for_lines({running, leaving}):
+                    self._add(results.KEEPALIVE)
+                if self._lines and not leaving.done():
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": [NDJSON]})
+                    await send({"type": "http.response.body", "body": self._take(), "more_body": True})
+                    self._sent.set()
+            if not running.done():
+                await self._interrupt()
+                return
+            running.result()
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _wait_for_lines(self, others: set[asyncio.Future[None]]) -> bool:
+        """Wait for lines or for one of the others. Return False after a while without either."""
+        self._more = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait(
+            {self._more, *others}, timeout=KEEPALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        return bool(done)
 
     async def _interrupt(self) -> None:
         """Interrupt the cell if it still runs. Nothing is awaited between the two, so that no other cell is hit."""
@@ -127,63 +184,41 @@ class Run(Response):
             if result.status not in states.FINAL_STATUSES:
                 await self._service.interrupt(self._context.session_id, wait=0.0)
 
-    async def _stream(self, send: Send) -> None:
+    def _take(self) -> bytes:
+        """Return the lines that are not sent yet."""
+        data, self._lines, self._size = b"".join(self._lines), [], 0
+        return data
+
+    def _add(self, event: dict[str, Any]) -> None:
+        line = results.line(event)
+        self._lines.append(line)
+        self._size += len(line)
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def _run(self) -> None:
+        """Run the cell, and add a line for each event of it."""
         session_id = self._context.session_id
-        begun = asyncio.ensure_future(self._service.begin_cell(session_id, self._new))
-        started = False
-
-        async def write(event: dict[str, Any]) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", NDJSON)]})
-            await send({"type": "http.response.body", "body": results.line(event), "more_body": True})
-
-        try:
-            while not (await asyncio.wait({begun}, timeout=KEEPALIVE_SECONDS))[0]:
-                await write(results.KEEPALIVE)
-            self._cell = begun.result()
-        finally:
-            begun.cancel()
-        await write(results.count(self._cell - self._context.hidden_cells))
-        async for event in self._lines():
-            await write(event)
-        await write(results.END)
-        await send({"type": "http.response.body", "body": b""})
-
-    async def _lines(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the events of the cell, and a sign of life while there are none."""
-        session_id, cell = self._context.session_id, self._cell
-        assert cell is not None
-        events = aiter(self._service.cell_events(session_id, cell))
+        self._cell = cell = await self._service.begin_cell(session_id, self._new)
+        self._add(results.count(cell - self._context.hidden_cells))
         asked_for_input = False
-        following = asyncio.ensure_future(anext(events, None))
-        try:
-            while True:
-                if not (await asyncio.wait({following}, timeout=KEEPALIVE_SECONDS))[0]:
-                    yield results.KEEPALIVE
-                    continue
-                event = following.result()
-                if event is None:
-                    return
-                if isinstance(event, Done):
-                    self._note_end(event)
-                following = asyncio.ensure_future(anext(events, None))
-                if isinstance(event, InputWanted) and not asked_for_input:
-                    asked_for_input = True
-                    yield results.NO_INPUT
-                    await self._service.interrupt(session_id, wait=0.0)
-                elif isinstance(event, ErrorRaised | Done) and asked_for_input:
-                    continue
-                else:
-                    if isinstance(event, ResultShown | DisplayShown):
-                        event = await self._with_full_image(event)
-                    translated = results.translate(event)
-                    if translated is not None:
-                        yield translated
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        async for event in self._service.cell_events(session_id, cell, self._context.next_event):
+            if isinstance(event, Done):
+                self._note_end(event)
+            if isinstance(event, InputWanted) and not asked_for_input:
+                asked_for_input = True
+                self._add(results.NO_INPUT)
+                await self._service.interrupt(session_id, wait=0.0)
+            elif not (asked_for_input and isinstance(event, ErrorRaised | Done)):
+                if isinstance(event, ResultShown | DisplayShown):
+                    event = await self._with_full_image(event)
+                translated = results.translate(event)
+                if translated is not None:
+                    self._add(translated)
+            while self._size > MAX_WAITING_BYTES:
+                self._sent.clear()
+                await self._sent.wait()
+        self._add(results.END)
 
     def _note_end(self, done: Done) -> None:
         """Note how the run has left its context. Raise SandboxNotRunning if it was ended with its sandbox.
@@ -192,6 +227,7 @@ class Run(Response):
         """
         self._context.used_at = time.monotonic()
         self._context.exited = done.result.exit is not None
+        self._context.next_event = done.seq + 1
         try:
             self._service.access.session(self._context.session_id)
         except errors.NotFound:
@@ -208,7 +244,7 @@ class Run(Response):
         return event
 
 
-NDJSON = b"application/x-ndjson"
+NDJSON = (b"content-type", b"application/x-ndjson")
 
 
 async def _disconnected(receive: Receive) -> None:

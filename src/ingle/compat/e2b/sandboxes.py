@@ -138,6 +138,8 @@ class Context:
     """When its last run ended."""
     exited: bool = False
     """Whether its process ended with that run."""
+    next_event: int = 1
+    """Number of the first event of its session after that run."""
 
 
 class Sandboxes:
