@@ -1,18 +1,26 @@
-"""ingle by the API of E2B, as its SDK sends it, beside Jupyter Server with ipykernel.
+"""ingle by the API of E2B beside Jupyter Server with ipykernel, and the SDK of E2B as a client of ingle.
 
 E2B's own server is not on PyPI. It is an app in front of a Jupyter Server with ipykernel, so that it cannot be quicker
 than these; here the versions that it pins stand for it, in a virtual environment in build/bench. Each is asked in its
-own protocol, with one connection for each client. Turn by turn, so that a noisy machine is noisy for both.
-Run: `python bench/compat_e2b.py [--quick]`.
+own protocol by a client that does little more than the protocol needs: plain HTTP over kept connections for ingle, a
+WebSocket for each kernel for Jupyter Server. Both clients are in this one process, and both sides take turns, so that
+a noisy machine is noisy for both.
+
+The SDK takes more CPU time for a run than the server does. So its figures stand apart, beside that time: they tell
+what its users get, and little of the server. Run: `python bench/compat_e2b.py [--quick]`.
 """
 
 import argparse
+import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -35,60 +43,116 @@ MISSING = {
 }
 """Parts that do not, with the reason."""
 
-VENV = ROOT / "build" / "bench" / "e2b-parts"
+SDK = (ROOT / "tests" / "compat" / "e2b_client" / "requirements.txt").read_text().split()
 
 TARGET = 15.0
 """How many times quicker than Jupyter Server the first three figures mean to be."""
 
 
-class Context:
-    """A context of a sandbox, and a client with the token of the sandbox."""
+class Connection(asyncio.Protocol):
+    """Kept connection of plain HTTP, for one request at a time."""
 
-    def __init__(self, client: httpx.AsyncClient, context_id: str | None = None) -> None:
-        self._client = client
+    def __init__(self, headers: dict[str, str]) -> None:
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._data = b""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    @classmethod
+    async def open(cls, url: str, headers: dict[str, str]) -> "Connection":
+        address = urlsplit(url)
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(
+            lambda: cls({"Host": address.netloc, **headers}), address.hostname, address.port
+        )
+        return made
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def send(self, method: str, path: str, body: Any = None) -> "asyncio.Future[bytes]":
+        """Send a request. The result is the body of its answer."""
+        data = b"" if body is None else msgspec.json.encode(body)
+        self._transport.write(
+            f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+        )
+        self._data = b""
+        self._answer = asyncio.get_running_loop().create_future()
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        head, found, body = self._data.partition(b"\r\n\r\n")
+        if not found or self._answer is None or self._answer.done():
+            return
+        length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        if not head.startswith(b"HTTP/1.1 20"):
+            self._answer.set_exception(AssertionError(self._data))
+        elif length and len(body) == int(length):
+            self._answer.set_result(body)
+        elif not length and (head.startswith(b"HTTP/1.1 204") or body.endswith(b"0\r\n\r\n")):
+            self._answer.set_result(body)  # in chunks: what is looked for in it is in no length of one
+
+    async def wait_for(self, text: bytes) -> None:
+        """Wait until this text is in the answer that is coming."""
+        while text not in self._data:
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Context:
+    """A context of a sandbox, and a connection with the token of the sandbox."""
+
+    def __init__(self, url: str, headers: dict[str, str], connection: Connection, context_id: str | None) -> None:
+        self._url, self._headers = url, headers
+        self._connection = connection
         self._id = context_id
 
-    async def run(self, code: str = "1") -> str:
+    async def run(self, code: str = "1") -> bytes:
         body = {"code": code, "context_id": self._id, "language": None, "env_vars": None}
-        return (await self._client.post("/execute", json=body)).raise_for_status().text
+        answer = await self._connection.send("POST", "/execute", body)
+        assert b"end_of_execution" in answer, answer
+        return answer
 
     async def new_context(self) -> "Context":
         """Return one more context of the sandbox that has run code."""
-        made = Context(self._client, (await self._client.post("/contexts", json={})).raise_for_status().json()["id"])
+        described = msgspec.json.decode(await self._connection.send("POST", "/contexts", {}))
+        made = Context(self._url, self._headers, self._connection, described["id"])
         await made.run()
         return made
 
     async def end(self) -> None:
-        (await self._client.delete(f"/contexts/{self._id}")).raise_for_status()
+        await self._connection.send("DELETE", f"/contexts/{self._id}")
 
     async def interrupt(self) -> None:
         """Begin a run, leave it, and run the next code."""
-        body = {"code": "print(1, flush=True)\nimport time; time.sleep(60)"}
-        async with self._client.stream("POST", "/execute", json=body) as answer:
-            async for line in answer.aiter_lines():
-                if '"stdout"' in line:
-                    break
-        assert '"text":"2"' in await self.run("1 + 1")
+        other = await Connection.open(self._url, self._headers)
+        other.send("POST", "/execute", {"code": "print(1, flush=True)\nimport time; time.sleep(60)"})
+        await other.wait_for(b'"stdout"')
+        other.close()
+        assert b'"text":"2"' in await self.run("1 + 1")
 
-    async def close(self) -> None:
-        await self._client.aclose()
+    def close(self) -> None:
+        self._connection.close()
 
 
 async def new_sandbox(url: str, token: str) -> Context:
-    async with httpx.AsyncClient(base_url=url, headers={"X-API-Key": token}, timeout=60) as control:
-        answer = await control.post("/v2/sandboxes", json={"templateID": "base", "timeout": 600})
-        made = answer.raise_for_status().json()
+    control = await Connection.open(url, {"X-API-Key": token})
+    made = msgspec.json.decode(await control.send("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}))
+    control.close()
     headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2B-Traffic-Access-Token": made["trafficAccessToken"]}
-    return Context(httpx.AsyncClient(base_url=url, headers=headers, timeout=60))
+    return Context(url, headers, await Connection.open(url, headers), None)
 
 
-def install_parts() -> str:
-    """Return the interpreter of a virtual environment with the parts of E2B's server."""
-    python, stamp = VENV / "bin" / "python", VENV / "stamp"
-    if not stamp.is_file() or stamp.read_text() != "\n".join(PARTS):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
-        subprocess.run([python, ROOT / "tools" / "install.py", *PARTS], check=True)
-        stamp.write_text("\n".join(PARTS))
+def install(folder: str, packages: Iterable[str]) -> str:
+    """Return the interpreter of a virtual environment with these packages."""
+    venv = ROOT / "build" / "bench" / folder
+    python, stamp = venv / "bin" / "python", venv / "stamp"
+    if not stamp.is_file() or stamp.read_text() != "\n".join(packages):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+        subprocess.run([python, ROOT / "tools" / "install.py", *packages], check=True)
+        stamp.write_text("\n".join(packages))
     return str(python)
 
 
@@ -129,10 +193,23 @@ async def measure(rounds: int, python: str) -> tuple[dict[str, dict[str, list[fl
             await loads["jupyter_server"].run(jupyter.pid, [each.execute for each in kernels], times)
         ours["clients"], theirs["clients"] = loads["ingle"].rates, loads["jupyter_server"].rates
         for each in (sandbox, *sandboxes):
-            await each.close()
+            each.close()
         for each_kernel in (kernel, *kernels):
             await jupyter.end(each_kernel)
     return got, loads
+
+
+async def measure_sdk(rounds: int, python: str) -> dict[str, float]:
+    """Return the figures of the SDK with ingle, and its CPU time of a run."""
+    async with compat.ingle() as served:
+        there = {"E2B_API_URL": served.url, "E2B_SANDBOX_URL": served.url, "E2B_API_KEY": served.token}
+        command = [python, str(Path(__file__).with_name("e2b_sdk.py")), str(rounds), str(CLIENTS)]
+        process = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, **there}, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0
+        return msgspec.json.decode(said, type=dict[str, float])
 
 
 def main() -> None:
@@ -143,7 +220,8 @@ def main() -> None:
     import uvloop
 
     show_parts()
-    got, loads = uvloop.run(measure(60 if args.quick else 300, args.jupyter or install_parts()))
+    rounds = 60 if args.quick else 300
+    got, loads = uvloop.run(measure(rounds, args.jupyter or install("e2b-parts", PARTS)))
     for name, times in got["ingle"].items():
         unit, other = ("runs/s" if name == "clients" else "ms"), median(got["jupyter_server"][name])
         quicker = median(times) / other if name == "clients" else other / median(times)
@@ -153,6 +231,11 @@ def main() -> None:
             f"{quicker:6.1f} times{target}"
         )
     show_loads(loads)
+    sdk = uvloop.run(measure_sdk(rounds, install("e2b-sdk", SDK)))
+    print(
+        f"the SDK with ingle: run_code {sdk['run_code']:.2f} ms, create_context {sdk['create_context']:.2f} ms, "
+        f"{CLIENTS} clients {sdk['clients']:.0f} runs/s; CPU of a run in the SDK: {sdk['cpu_microseconds']:.0f} µs"
+    )
 
 
 if __name__ == "__main__":
