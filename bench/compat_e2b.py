@@ -50,34 +50,39 @@ TARGET = 15.0
 
 
 class Connection(asyncio.Protocol):
-    """Kept connection of plain HTTP, for one request at a time."""
+    """Kept connection of plain HTTP, for one request at a time. It is opened anew if the server has closed it."""
 
-    def __init__(self, headers: dict[str, str]) -> None:
-        self._head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self._address = urlsplit(url)
+        given = {"Host": self._address.netloc, **headers}
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        self._transport: Any = None
         self._data = b""
         self._answer: asyncio.Future[bytes] | None = None
-
-    @classmethod
-    async def open(cls, url: str, headers: dict[str, str]) -> "Connection":
-        address = urlsplit(url)
-        loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(
-            lambda: cls({"Host": address.netloc, **headers}), address.hostname, address.port
-        )
-        return made
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
-    def send(self, method: str, path: str, body: Any = None) -> "asyncio.Future[bytes]":
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionError("the server closed the connection"))
+
+    async def begin(self, method: str, path: str, body: Any = None) -> "asyncio.Future[bytes]":
         """Send a request. The result is the body of its answer."""
+        loop = asyncio.get_running_loop()
+        if self._transport is None or self._transport.is_closing():
+            await loop.create_connection(lambda: self, self._address.hostname, self._address.port)
         data = b"" if body is None else msgspec.json.encode(body)
+        self._data = b""
+        self._answer = loop.create_future()
         self._transport.write(
             f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(data)}\r\n\r\n".encode() + data
         )
-        self._data = b""
-        self._answer = asyncio.get_running_loop().create_future()
         return self._answer
+
+    async def ask(self, method: str, path: str, body: Any = None) -> bytes:
+        """Return the body of the answer to a request."""
+        return await (await self.begin(method, path, body))
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -98,6 +103,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0.001)
 
     def close(self) -> None:
+        self._answer = None
         self._transport.close()
 
 
@@ -111,24 +117,24 @@ class Context:
 
     async def run(self, code: str = "1") -> bytes:
         body = {"code": code, "context_id": self._id, "language": None, "env_vars": None}
-        answer = await self._connection.send("POST", "/execute", body)
+        answer = await self._connection.ask("POST", "/execute", body)
         assert b"end_of_execution" in answer, answer
         return answer
 
     async def new_context(self) -> "Context":
         """Return one more context of the sandbox that has run code."""
-        described = msgspec.json.decode(await self._connection.send("POST", "/contexts", {}))
+        described = msgspec.json.decode(await self._connection.ask("POST", "/contexts", {}))
         made = Context(self._url, self._headers, self._connection, described["id"])
         await made.run()
         return made
 
     async def end(self) -> None:
-        await self._connection.send("DELETE", f"/contexts/{self._id}")
+        await self._connection.ask("DELETE", f"/contexts/{self._id}")
 
     async def interrupt(self) -> None:
         """Begin a run, leave it, and run the next code."""
-        other = await Connection.open(self._url, self._headers)
-        other.send("POST", "/execute", {"code": "print(1, flush=True)\nimport time; time.sleep(60)"})
+        other = Connection(self._url, self._headers)
+        await other.begin("POST", "/execute", {"code": "print(1, flush=True)\nimport time; time.sleep(60)"})
         await other.wait_for(b'"stdout"')
         other.close()
         assert b'"text":"2"' in await self.run("1 + 1")
@@ -138,11 +144,11 @@ class Context:
 
 
 async def new_sandbox(url: str, token: str) -> Context:
-    control = await Connection.open(url, {"X-API-Key": token})
-    made = msgspec.json.decode(await control.send("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}))
+    control = Connection(url, {"X-API-Key": token})
+    made = msgspec.json.decode(await control.ask("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}))
     control.close()
     headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2B-Traffic-Access-Token": made["trafficAccessToken"]}
-    return Context(url, headers, await Connection.open(url, headers), None)
+    return Context(url, headers, Connection(url, headers), None)
 
 
 def install(folder: str, packages: Iterable[str]) -> str:
