@@ -77,6 +77,8 @@ class VariableState(Struct, frozen=True):
     length: int | None = None
     size: int | None = None
     """Bytes without the objects it refers to; arrays and tables include their data."""
+    preview: str | None = None
+    """Short text of its value, of at most 200 characters; only of types that are known to have one."""
 
 
 class VariableDiff(Struct, frozen=True):

@@ -191,7 +191,7 @@ def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data
 
 def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     asking = {wire.ListVariables, wire.AskVariable, wire.MoveValue, wire.Complete, wire.Inspect, wire.CheckCode}
-    asking |= {wire.CompareNames, wire.AskFrame}
+    asking |= {wire.AskFrame}
     shell = {wire.Run, wire.Signal}
     preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear, wire.ToolReply}
     to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}

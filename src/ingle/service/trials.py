@@ -127,7 +127,7 @@ class Trials(Verbs):
         about = await session.info()
         if network is not None and about.isolation != "sandbox":
             raise errors.TrialRefused(
-                f"connections cannot be held at the level {about.isolation!r}; allow them with network='allowed'"
+                f"connections cannot be held at the level {about.isolation!r}; allow them: network=allowed"
             )
         wanted = NewSession(
             tenant=caller.tenant,

@@ -139,7 +139,6 @@ class Session:
             slot,
             self.runner,
             journal,
-            self.calls,
             self.kept_files,
             self._folders,
             self._forking,

@@ -6,18 +6,17 @@ import types
 from typing import Any
 
 from ingle_worker.introspection import completion, frames, inspection, table_pages
-from ingle_worker.introspection.comparison import Comparison
 from ingle_worker.session import traceback_text, variables
 from ingle_worker.session.compiler import Compiler
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
+from ingle_worker.snapshot import fingerprints
 from ingle_worker.wire.messages import (
     Asked,
     AskFrame,
     AskVariable,
     CheckCode,
     Checked,
-    CompareNames,
     Complete,
     Completed,
     FrameAsked,
@@ -26,14 +25,13 @@ from ingle_worker.wire.messages import (
     Listed,
     ListVariables,
     MoveValue,
-    NamesCompared,
     ValueMoved,
     Variable,
 )
 
 MAX_ERROR_CHARS = 1000
 
-Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode | CompareNames | AskFrame
+Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode | AskFrame
 ANSWERS: dict[type, Any] = {
     ListVariables: Listed,
     AskVariable: Asked,
@@ -41,7 +39,6 @@ ANSWERS: dict[type, Any] = {
     Complete: Completed,
     Inspect: Inspected,
     CheckCode: Checked,
-    CompareNames: NamesCompared,
     AskFrame: FrameAsked,
 }
 """Answers without content: of a request that was interrupted, or raised an error."""
@@ -55,7 +52,6 @@ class NamespaceQuestions:
         self._interrupts = interrupts
         self._main = main
         self._compiler = compiler
-        self._comparison = Comparison()
         self.failure: BaseException | None = None
         """Exception that ended the last cell. Its frames are alive until the next one."""
 
@@ -91,7 +87,11 @@ class NamespaceQuestions:
             case MoveValue():
                 return variables.move(message, space)
             case ListVariables():
-                listed, more = variables.listing(space)
+                named = variables.named_values(space)
+                listed = variables.describe_all(named[: variables.MAX_NAMES])
+                if message.hash_seconds:
+                    fingerprints.add_to(listed, named, message.hash_seconds)
+                more = len(named) - len(listed)
                 return Listed(ticket, [Variable(**each) for each in listed], more)
             case AskVariable():
                 if message.name not in space:
@@ -115,8 +115,3 @@ class NamespaceQuestions:
                 return Checked(ticket, *self._compiler.check(message.code))
             case AskFrame():
                 return frames.answer(message, self.failure)
-            case CompareNames():
-                if message.begin:
-                    self._comparison.note(space, message.seconds)
-                    return NamesCompared(ticket)
-                return NamesCompared(ticket, *self._comparison.compare(space, message.seconds))

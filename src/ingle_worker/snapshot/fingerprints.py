@@ -1,10 +1,12 @@
 """Hashes of the bytes that each variable would be saved as, to tell which variables have changed.
 
-It runs in a copy of the worker, which exits afterwards. The list of all variables is sent first, and each hash as soon
-as it is known. So a variable that takes too long, or ends the copy, costs those after it and no others. Each variable
-is hashed alone: what another one shares with it makes no difference.
+Values of builtin types and importable definitions are hashed by any process: no code of the user runs for them. All
+others are hashed in a copy of the worker, which exits afterwards. There the list of variables is sent first, and each
+hash as soon as it is known. So a variable that takes too long, or ends the copy, costs those after it and no others.
+Each variable is hashed alone: what another one shares with it makes no difference.
 """
 
+import _pickle
 import gc
 import json
 import socket
@@ -13,13 +15,15 @@ from time import monotonic
 from typing import Any
 
 from ingle_worker.session import variables
-from ingle_worker.snapshot import chunks, save
+from ingle_worker.snapshot import chunks, definitions, reduce, save
 from ingle_worker.wire import snapshot_channel
 
 BLOCK_BYTES = 1 << 22
 """Bytes that are hashed at once. The time is looked at after each."""
 
 PARTS_PER_MESSAGE = 1000
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 class TimeUp(BaseException):
@@ -57,22 +61,77 @@ class Hasher:
         return digest
 
 
-def send(fd: int, main: types.ModuleType, seconds: float) -> None:
-    """Send the variables and their hashes over the channel."""
+# --- without code of the user ---
+
+
+class _NotPlain(Exception):
+    """A value that is not made of builtin types alone."""
+
+
+class _PlainPickler(_pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Refuse a value: pickle asks for those that are not exactly of a builtin type."""
+        raise _NotPlain
+
+
+def add_to(listed: "list[dict[str, Any]]", named: "list[tuple[str, Any]]", seconds: float) -> None:
+    """Add identities to the descriptions of these variables, and the hashes that need no code of the user."""
+    until = monotonic() + seconds
+    make_hash = chunks.sha256()
+    for about, (_, value) in zip(listed, named):  # noqa: B905
+        about["identity"] = id(value)
+        about["digest"] = _plain_digest(value, make_hash, until)
+
+
+def _plain_digest(value: Any, make_hash: Any, until: float) -> str:
+    """Return the hash of a value, or nothing if it needs code of the user or more time."""
+    hasher = Hasher(make_hash, until)
+    try:
+        name = _import_name(value)
+        if name:
+            hasher.write(name.encode("utf-8", "surrogatepass"))
+        else:
+            _PlainPickler(hasher, reduce.PROTOCOL).dump(value)
+        return hasher.digest
+    except (Exception, TimeUp):  # a thread may change a container meanwhile
+        return ""
+
+
+def _import_name(value: Any) -> str:
+    """Return the name that saves a module, function or class, or nothing if it is not saved by name."""
+    kind = type(value)
+    if kind is types.ModuleType:
+        return f"module {vars(value)['__name__']}" if definitions.is_importable_module(value) else ""
+    if (kind in _FUNCTIONS or kind is type) and definitions.is_importable(value):
+        return f"{kind.__name__} {value.__module__}.{definitions.name_of(value)}"
+    return ""
+
+
+# --- in a copy ---
+
+
+def send(fd: int, main: types.ModuleType, seconds: float, names: "list[str]") -> None:
+    """Send the variables with these names, or all, and their hashes over the channel."""
     until = monotonic() + seconds
     with socket.socket(fileno=fd) as connection:
         connection.setblocking(True)
         gc.disable()
-        named = variables.named_values(vars(main))[: variables.MAX_NAMES]
-        listed = [{**about, "preview": None} for about in variables.describe_all(named)]
-        for start in range(0, len(named), PARTS_PER_MESSAGE):
-            part = slice(start, start + PARTS_PER_MESSAGE)
-            _send(connection, [[about, id(value)] for about, (_, value) in zip(listed[part], named[part])])  # noqa: B905
+        named = variables.named_values(vars(main))
+        if names:
+            wanted = set(names)
+            named = [each for each in named if each[0] in wanted]
+        named = named[: variables.MAX_NAMES]
+        listed = variables.describe_all(named)
+        add_to(listed, named, seconds)
+        for start in range(0, len(listed), PARTS_PER_MESSAGE):
+            _send(connection, listed[start : start + PARTS_PER_MESSAGE])
         _send(connection, [])
         save.prepare(main)
-        make = chunks.sha256()
-        for number, (_, value) in enumerate(named):
-            digest = _digest(value, make, until)
+        make_hash = chunks.sha256()
+        for number, (about, (_, value)) in enumerate(zip(listed, named)):  # noqa: B905
+            if about["digest"]:
+                continue
+            digest = _digest(value, make_hash, until)
             if digest is None and monotonic() > until:
                 return
             if digest is not None:

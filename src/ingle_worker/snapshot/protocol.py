@@ -43,7 +43,7 @@ class SnapshotRequests:
 
     def compare(self, order: Compare, running: list[Any]) -> None:
         """Send the variables with hashes of their saved bytes, and exit. Runs in a copy. Never returns."""
-        self._send(order.ticket, running, lambda fd: fingerprints.send(fd, self._main, order.seconds))
+        self._send(order.ticket, running, lambda fd: fingerprints.send(fd, self._main, order.seconds, order.names))
 
     def _send(self, ticket: int, running: list[Any], send: Callable[[int], None]) -> None:
         code = 0

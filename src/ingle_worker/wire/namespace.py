@@ -16,11 +16,13 @@ else:
 class ListVariables:
     """Request for all variables. If it takes too long, it is interrupted as cell number `-ticket`.
 
-    It is ignored if the monotonic clock is past `until`, because nobody waits any more.
+    It is ignored if the monotonic clock is past `until`, because nobody waits any more. With `hash_seconds`, variables
+    have identities, and hashes as far as that needs neither code of the user nor more time.
     """
 
     ticket: int
     until: float
+    hash_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,10 @@ class TablePage:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. It has `shape` or `length` if its type does, `value` and `repr` only if asked for alone."""
+    """One variable. It has `shape` or `length` if its type does, `value` and `repr` only if asked for alone.
+
+    `identity` is the address of the object, and `digest` a hash of its saved bytes, if they were asked for.
+    """
 
     name: str
     type: str
@@ -68,6 +73,8 @@ class Variable:
     value: str | None = None
     repr: str | None = None
     table: TablePage | None = None
+    identity: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,27 +84,6 @@ class Listed:
     ticket: int
     variables: list[Variable] = field(default_factory=list)
     more: int = 0
-    error: str = ""
-    interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class CompareNames:
-    """Request to note all variables (`begin`), or to compare them with those that were noted."""
-
-    ticket: int
-    until: float
-    seconds: float
-    begin: bool = False
-
-
-@dataclass(frozen=True)
-class NamesCompared:
-    """Variables that have changed, and variables that could not be compared."""
-
-    ticket: int
-    changed: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
     error: str = ""
     interrupted: bool = False
 
@@ -359,11 +345,12 @@ class Save:
 class Compare:
     """Order to a copy: request a channel, send its variables with hashes of their saved bytes, and exit.
 
-    Variables are hashed for so many seconds.
+    Variables are hashed for so many seconds: those with these names, or all.
     """
 
     ticket: int
     seconds: float
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 To save, the guest offers hashes of a batch of chunks, the host answers which it needs, and the guest sends those. The
 summary comes last. To load, the host sends all chunks in the order of the summary; both sides know the sizes. To
-compare, the guest sends parts of the list of its variables, each with its identity, an empty part, and then hashes by
-their place in the list. A frame is a kind, a length and the bytes.
+compare, the guest sends parts of the list of its variables, each with its identity and perhaps its hash, an empty part,
+and then hashes by their place in the list. A frame is a kind, a length and the bytes.
 """
 
 import struct

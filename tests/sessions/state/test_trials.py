@@ -80,7 +80,7 @@ async def test_the_effect_names_what_would_change(session: Service) -> None:
     ]
     lengths = {each.name: each.after.length for each in effect.variables if each.after is not None}
     assert lengths == {"keep": None, "more": 1, "table": 1}
-    assert effect.unknown == ["db", "log"]
+    assert effect.unknown == ["log"]
     assert effect.files is not None
     assert [(each.path, each.change) for each in effect.files] == [
         ("data.csv", "deleted"),
@@ -95,6 +95,75 @@ async def test_the_effect_names_what_would_change(session: Service) -> None:
     assert (effect.processes, effect.threads, effect.ends) == ([], 0, [])
     assert effect.memory is not None
     await session.discard("s", result.trial.name if result.trial else "")
+
+
+VARIABLES = """
+import sys, weakref
+class Point:
+    def __init__(self): self.saved = []
+    def __reduce__(self):
+        self.saved.append(1)
+        return (Point, ())
+same, grown, gone, number = [1], [1], 'text', 1
+point, text = Point(), 'x' * 1000
+other, held = {'point': point}, (each for each in 'ab')
+next(held)
+def function(): return 1
+"""
+CHANGE_VARIABLES = """
+grown.append(2)
+del gone
+number += 1
+number -= 1
+number += 999
+new = [Point]
+function.limit = 3
+text = text + 'y'
+"""
+
+
+@pytest.mark.req("trial.effect", "diff.state")
+async def test_an_effect_tells_the_variables_as_a_diff_does(service: Service) -> None:
+    await service.create_session("s")
+    await say(service, "s", VARIABLES)
+    result, effect = await trial(service, CHANGE_VARIABLES)
+    assert [(each.name, each.change) for each in effect.variables] == [
+        ("function", "changed"),
+        ("gone", "deleted"),
+        ("grown", "changed"),
+        ("new", "created"),
+        ("number", "changed"),
+        ("text", "changed"),
+    ]
+    assert effect.unknown == ["held"]
+    grown = effect.variables[2]
+    assert grown.before is not None
+    assert grown.after is not None
+    assert (grown.before.preview, grown.after.preview) == ("[1]", "[1, 2]")
+    assert result.trial is not None
+    await service.discard("s", result.trial.name)
+    await service.checkpoint("s", "before")
+    await say(service, "s", CHANGE_VARIABLES)
+    found = await service.diff("s", "before")
+    assert (found.variables, found.unknown) == (effect.variables, effect.unknown)
+
+
+@pytest.mark.req("trial.effect", "trial.commit")
+async def test_comparing_variables_changes_nothing_in_a_trial(service: Service) -> None:
+    """No code of their classes runs there, and nothing holds what the cell lets go."""
+    await service.create_session("s")
+    await say(service, "s", VARIABLES)
+    code = "ref = weakref.ref(point); del point, other; freed = ref() is None; second = Point()"
+    result, effect = await trial(service, code)
+    assert {each.name: each.change for each in effect.variables}["point"] == "deleted"
+    assert result.trial is not None
+    await service.commit("s", result.trial.name)
+    assert await say(service, "s", "print(freed, second.saved)") == "True []\n"
+    _, effect = await trial(service, "second.mark = 1")
+    assert [each.name for each in effect.variables] == []
+    (open_trial,) = await service.trials("s")
+    await service.commit("s", open_trial.name)
+    assert await say(service, "s", "print(second.mark, second.saved)") == "1 []\n"
 
 
 @pytest.mark.req("trial.discard")

@@ -2,31 +2,21 @@
 
 import asyncio
 
-from ingle.events import VariableInfo, Variables
-from ingle.files import VariableDiff, VariableState
+from ingle.files import FileDiff
 from ingle.isolation.egress.host_log import HostLog
+from ingle.sessions.forks.variable_changes import VariablesBefore
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.support import processes
 from ingle.trees.store import KeptTree, NotKept
 from ingle.trials import Effect, HostAsked
 from ingle.workers.worker import Worker
-from ingle_worker.wire import messages
 
-COMPARE_SECONDS = 0.05
-"""Time for comparing variables, before the cell and after it."""
-
-ASK_SECONDS = 5.0
 MAX_NAMED = 20
 
 
-async def note_variables(calls: WorkerCalls, worker: Worker) -> None:
-    """Have a copy note its variables, before its cell begins."""
-    await _compare(calls, worker, begin=True)
-
-
 async def find_effect(
-    before: Variables | None,
+    before: VariablesBefore,
     tree: KeptTree | NotKept,
     calls: WorkerCalls,
     worker: Worker,
@@ -35,26 +25,13 @@ async def find_effect(
     ends: list[str],
 ) -> Effect:
     """Return what differs in a copy from the session, whose variables and files were these."""
-    notices: list[str] = []
-    compared = await _compare(calls, worker, begin=False)
-    after = await calls.list(worker)
-    variables: list[VariableDiff] = []
-    unknown: list[str] = []
-    if before is None or after is None or compared is None:
-        notices.append("the variables could not be compared")
-    else:
-        variables = _changes(before, after, set(compared.changed))
-        unknown = sorted(compared.unknown)
-    differing, more = None, 0
-    try:
-        now = await files.take(worker)
-        try:
-            differing, more, told = await files.differences(tree, now)
-            notices += told
-        finally:
-            files.release(now)
-    except NotKept as why:
-        notices.append(f"the files cannot be compared: {why}")
+    compared, (differing, more, notices) = await asyncio.gather(
+        before.compare(calls, worker), _file_differences(files, tree, worker)
+    )
+    if compared is None:
+        notices = ["the variables could not be compared", *notices]
+    variables, unknown = compared or ([], [])
+    # After that: for a moment, a process that hashes variables may be below the worker.
     left, threads = await asyncio.to_thread(_still_running, worker.pid)
     return Effect(
         variables,
@@ -70,33 +47,18 @@ async def find_effect(
     )
 
 
-async def _compare(calls: WorkerCalls, worker: Worker, *, begin: bool) -> messages.NamesCompared | None:
-    answer = await calls.ask(
-        worker,
-        lambda ticket, until: messages.CompareNames(ticket, until, COMPARE_SECONDS, begin),
-        messages.NamesCompared,
-        ASK_SECONDS,
-    )
-    return None if answer is None or answer.interrupted or answer.error else answer
-
-
-def _changes(before: Variables, after: Variables, changed: set[str]) -> list[VariableDiff]:
-    was = {each.name: each for each in before.variables}
-    now = {each.name: each for each in after.variables}
-    found = []
-    for name in sorted(was.keys() | now.keys()):
-        old, new = was.get(name), now.get(name)
-        if old is None:
-            found.append(VariableDiff(name, "created", None, _state(new)))
-        elif new is None:
-            found.append(VariableDiff(name, "deleted", _state(old), None))
-        elif name in changed or _state(old) != _state(new):
-            found.append(VariableDiff(name, "changed", _state(old), _state(new)))
-    return found
-
-
-def _state(info: VariableInfo | None) -> VariableState | None:
-    return None if info is None else VariableState(info.type or "unknown", info.shape, info.length, info.size)
+async def _file_differences(
+    files: KeptFiles, before: KeptTree | NotKept, worker: Worker
+) -> tuple[list[FileDiff] | None, int, list[str]]:
+    """Return the files that differ now, how many more do, and notices."""
+    try:
+        now = await files.take(worker)
+        try:
+            return await files.differences(before, now)
+        finally:
+            files.release(now)
+    except NotKept as why:
+        return None, 0, [f"the files cannot be compared: {why}"]
 
 
 def _still_running(pid: int | None) -> tuple[list[str], int]:

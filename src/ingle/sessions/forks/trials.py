@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ingle import errors
-from ingle.events import Result, Variables
+from ingle.events import Result
 from ingle.files import FileChanges
 from ingle.isolation.egress.host_log import HostLog
 from ingle.requests import NewCell
@@ -22,15 +22,15 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import TRIAL, Turn, Turns
 from ingle.sessions.forks.commit_policy import decide
-from ingle.sessions.forks.effects import find_effect, note_variables
+from ingle.sessions.forks.effects import find_effect
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.granted_folders import GrantedFolders
 from ingle.sessions.forks.replacement import Replacement
+from ingle.sessions.forks.variable_changes import VariablesBefore
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
-from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot
@@ -64,7 +64,7 @@ class Copy:
         self,
         fork: "Session",
         copy: ForkedCopy,
-        before: Variables | None,
+        before: VariablesBefore,
         proxy: ViewProxy | None,
         grants: GrantedFolders,
     ) -> None:
@@ -93,11 +93,6 @@ class Copy:
             if result.status == states.WAITING:
                 await fork.input("", eof=True)
 
-    async def note(self) -> None:
-        """Note the variables, before the cell runs."""
-        async with self.fork.use("compare") as worker:
-            await note_variables(self.fork.calls, worker)
-
     async def effect(self) -> Effect:
         """Return what has changed."""
         fork = self.fork
@@ -119,6 +114,7 @@ class Copy:
             await self.proxy.close()
         if self.forked is not None:
             self.fork.kept_files.release(self.forked.tree)
+        await self.before.close()
 
 
 class OpenTrial:
@@ -153,7 +149,6 @@ class Trials:
         slot: ProcessSlot,
         runner: CellRunner,
         journal: Journal,
-        calls: WorkerCalls,
         files: KeptFiles,
         folders: CheckpointFiles,
         forking: Forking,
@@ -169,7 +164,6 @@ class Trials:
         self._slot = slot
         self._runner = runner
         self._journal = journal
-        self._calls = calls
         self._files = files
         self._folders = folders
         self._forking = forking
@@ -215,7 +209,6 @@ class Trials:
         return result
 
     async def _run(self, trial: OpenTrial, new: NewCell) -> None:
-        await trial.copy.note()
         result = await trial.copy.run(new)
         trial.effect = await trial.copy.effect()
         trial.result = result
@@ -296,7 +289,7 @@ class Trials:
         """Run a cell in a copy that ends after it. Return its result. It may take as long as a trial stays open."""
         seconds = self._seconds if new.timeout is None else min(new.timeout, self._seconds)
         async with self.turn(network):
-            (copy,) = await self.copies(1, network)
+            (copy,) = await self.copies(1, network, compare=False)
             try:
                 return await copy.run(msgspec.structs.replace(new, timeout=seconds))
             finally:
@@ -318,15 +311,16 @@ class Trials:
             why = (
                 "has the host's network" if own_root else f"has no network of its own at the level {grant.isolation!r}"
             )
-            raise errors.TrialRefused(
-                f"connections cannot be held: the session {why}; allow them with network='allowed'"
-            )
+            raise errors.TrialRefused(f"connections cannot be held: the session {why}; allow them: network=allowed")
 
-    async def copies(self, count: int, network: str) -> list[Copy]:
-        """Make copies for code to run in. The caller holds the turn, and takes over or drops each of them."""
+    async def copies(self, count: int, network: str, *, compare: bool = True) -> list[Copy]:
+        """Make copies for code to run in. The caller holds the turn, and takes over or drops each of them.
+
+        `compare`: their variables are compared afterwards.
+        """
         assert self._make is not None
         worker = await self._worker.ready()
-        before = await self._calls.list(worker)
+        before = VariablesBefore()
         names = [secrets.token_hex(8) for _ in range(count)]
         apart = self._slot.workspace.own_root and self._spec.grant.network != "full"
         made: list[Copy] = []
@@ -349,6 +343,9 @@ class Trials:
                     self._copies.append(made[-1])
                     fork.begin_fork(copy)
                 await asyncio.gather(*(each.fork.slot.wait_forked() for each in made))
+            if compare:
+                async with made[0].fork.use("compare") as first:
+                    await before.note(made[0].fork.calls, first)
         except BaseException:
             await asyncio.gather(*(self.drop(each) for each in made))
             raise

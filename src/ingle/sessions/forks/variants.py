@@ -53,7 +53,6 @@ async def _wait(running: "list[asyncio.Task[Variant]]", keep: str, budget: float
 
 
 async def _run(index: int, copy: Copy, code: NewCell, score: str | None) -> Variant:
-    await copy.note()
     result = await copy.run(code)
     effect = await copy.effect()
     value, error = None, None if result.error is None else f"{result.error.name}: {result.error.value}"

@@ -4,7 +4,6 @@ A moment is its files and its variables. Both are of the same instant: the turn 
 worker is copied. All else is done with the copies, and the session goes on.
 """
 
-import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +16,6 @@ from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.sessions.persistence.worker_copies import WorkerCopies
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.trees.store import Trees
-from ingle.workers.copies import Copies
 from ingle.workers.siblings import Siblings
 
 Kind = Literal["checkpoint", "session", "snapshot"]
@@ -56,7 +54,7 @@ class Comparison:
                 raise
             processes = worker.siblings
         try:
-            return Moment(files, await _variables(copies, seconds), processes)
+            return Moment(files, await fingerprints.take_from(copies, seconds), processes)
         except BaseException:
             self._files.release(files)
             raise
@@ -86,7 +84,7 @@ class Comparison:
         # A checkpoint that is dropped meanwhile must not take the files along.
         files = self._files.share(parked.trees)
         try:
-            variables = await _variables(await parked.worker.fork(), seconds)
+            variables = await fingerprints.take_from(await parked.worker.fork(), seconds)
         except errors.StartFailed as error:
             variables = error.message
         except BaseException:
@@ -110,15 +108,3 @@ class Comparison:
         related = before.processes is not None and before.processes is after.processes
         variables, unknown = fingerprints.compare(before.variables, after.variables, related=related)
         return Diff(name, kind, variables, unknown, files, more, notices)
-
-
-async def _variables(copies: Copies, seconds: float) -> dict[str, Fingerprint] | str:
-    """Return the variables of a new copy, or why they are not known. The copy has ended then."""
-    try:
-        (copy,) = await copies.up()
-        return await fingerprints.take(copy, seconds)
-    except errors.IngleError as error:
-        return error.message
-    except asyncio.CancelledError:
-        copies.kill()
-        raise

@@ -1,13 +1,13 @@
 """Variables of a session at one moment with hashes of their saved bytes, and how two such moments differ.
 
-A live copy hashes its variables and ends. It runs code of the user, so its answers are untrusted: they are typed,
-bounded, and every wait has a limit.
+The worker itself tells hashes of values of builtin types. All others are hashed by a live copy, which ends afterwards.
+It runs code of the user, so its answers are untrusted: they are typed, bounded, and every wait has a limit.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from ingle import errors
 from ingle.files import VariableDiff, VariableState
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.support import bounded_json
+from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, snapshot_channel
 
@@ -28,6 +29,7 @@ MAX_NAMES = 10_000
 BOUNDS = bounded_json.Bounds(elements=100_000, text=4 * snapshot_channel.MAX_FINGERPRINTS)
 
 Text = Annotated[str, Meta(max_length=1000)]
+Digest = Annotated[str, Meta(max_length=64)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -37,10 +39,14 @@ class Listed(Struct, frozen=True):
     shape: Annotated[list[Number], Meta(max_length=100)] | None = None
     length: Number | None = None
     size: Number | None = None
+    preview: Text | None = None
+    identity: Number = 0
+    digest: Digest = ""
 
     @property
-    def state(self) -> VariableState:
-        return VariableState(self.type, self.shape, self.length, self.size)
+    def fingerprint(self) -> "Fingerprint":
+        state = VariableState(self.type, self.shape, self.length, self.size, self.preview)
+        return Fingerprint(state, self.identity, self.digest)
 
 
 class Fingerprint(Struct):
@@ -49,20 +55,29 @@ class Fingerprint(Struct):
     state: VariableState
     identity: int
     """Address of the object. It means something among processes that are copies of each other."""
-    digest: str | None = None
-    """Hash of its saved bytes. None: it was not hashed in time, or cannot be saved."""
+    digest: str = ""
+    """Hash of its saved bytes. Empty: it was not hashed in time, or cannot be saved."""
+
+    @property
+    def extent(self) -> tuple[list[int] | None, int | None]:
+        return self.state.shape, self.state.length
 
 
-_listed = msgspec.json.Decoder(list[tuple[Listed, Number]])
-_hashed = msgspec.json.Decoder(tuple[Number, Annotated[str, Meta(max_length=64)]])
+_listed = msgspec.json.Decoder(list[Listed])
+_hashed = msgspec.json.Decoder(tuple[Number, Digest])
 
 
-async def take(copy: Worker, seconds: float) -> dict[str, Fingerprint]:
-    """Have a live copy hash its variables for so many seconds. The copy has ended when this returns.
+def told(variable: messages.Variable) -> Fingerprint:
+    """Return what a worker has told of a variable. Raise ValidationError if it cannot be true."""
+    return msgspec.convert(variable, Listed, from_attributes=True).fingerprint
 
-    Raise SaveFailed if it does not even list them.
+
+async def take(copy: Worker, seconds: float, names: Sequence[str] = ()) -> dict[str, Fingerprint]:
+    """Have a live copy hash its variables for so many seconds, or only those with these names.
+
+    The copy has ended when this returns. Raise SaveFailed if it does not even list them.
     """
-    connection = await Transfer().open(copy, messages.Compare(0, seconds))
+    connection = await Transfer().open(copy, messages.Compare(0, seconds, list(names)))
     try:
         connection.setblocking(False)
         frames = _frames(connection)
@@ -76,7 +91,7 @@ async def take(copy: Worker, seconds: float) -> dict[str, Fingerprint]:
                         found[number][1].digest = digest
                         continue
                     part = _listed.decode(frame)
-                    found += [(each.name, Fingerprint(each.state, identity)) for each, identity in part]
+                    found += [(each.name, each.fingerprint) for each in part]
                     complete = not part or len(found) > MAX_NAMES
         if not complete:
             raise errors.SaveFailed("the session's copy did not list its variables")
@@ -85,6 +100,18 @@ async def take(copy: Worker, seconds: float) -> dict[str, Fingerprint]:
         connection.close()
         copy.kill()
         await copy.gone
+
+
+async def take_from(copies: Copies, seconds: float, names: Sequence[str] = ()) -> dict[str, Fingerprint] | str:
+    """Return what `take` returns for the first of new copies, or why it is not known. The copy has ended then."""
+    try:
+        (copy,) = await copies.up()
+        return await take(copy, seconds, names)
+    except errors.IngleError as error:
+        return error.message
+    except asyncio.CancelledError:
+        copies.kill()
+        raise
 
 
 async def _frames(connection: socket.socket) -> AsyncIterator[bytes]:
@@ -139,6 +166,6 @@ def _change(
     rebound = related and old.identity != new.identity
     if rebound or old.state.type != new.state.type:
         return "changed"
-    if old.digest is None or new.digest is None:
-        return "unknown"
-    return "changed" if old.digest != new.digest else None
+    if old.digest and new.digest:
+        return "changed" if old.digest != new.digest else None
+    return "changed" if old.extent != new.extent else "unknown"

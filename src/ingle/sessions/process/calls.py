@@ -13,10 +13,14 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import Any, TypeVar
 
+import msgspec
+
 from ingle import errors
 from ingle.events import VariableInfo, Variables, VariableValue
 from ingle.introspection import MAX_ROWS, Rows, TablePage
 from ingle.sessions.cells.deadline import Deadline
+from ingle.sessions.persistence import fingerprints
+from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.snapshots.user_library import Library
 from ingle.workers.worker import Worker
@@ -48,7 +52,6 @@ ANSWERS = (
     messages.Completed,
     messages.Inspected,
     messages.Checked,
-    messages.NamesCompared,
     messages.FrameAsked,
 )
 """Answers to a question with a ticket."""
@@ -143,6 +146,19 @@ class WorkerCalls:
         more = max(answer.more, 0) + len(answer.variables) - len(kept)
         notices = [f"{more} more variables are not listed"] if more else []
         return Variables(self._session_id, [_info(each) for each in kept], more, notices)
+
+    async def fingerprints(self, worker: Worker, hash_seconds: float) -> dict[str, Fingerprint] | None:
+        """Return all variables with the hashes that the worker knows by itself; None if it does not answer in time."""
+        deadline = self._variable_deadline(worker)
+        limit = LISTING_SECONDS + hash_seconds
+        question = messages.ListVariables(self._ticket, time.monotonic() + limit, hash_seconds)
+        answer = await self._ask(worker, question, messages.Listed, limit, deadline)
+        if answer is None or answer.interrupted or answer.error:
+            return None
+        try:
+            return {each.name: fingerprints.told(each) for each in answer.variables[:MAX_VARIABLES]}
+        except msgspec.ValidationError:
+            return None
 
     def known(self, names: Iterable[str], why: str) -> Variables:
         """Return the variables by the names that the host knows, and why it is only those."""

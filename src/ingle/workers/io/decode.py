@@ -37,7 +37,6 @@ FROM_GUEST = (
     messages.Cleared,
     messages.EndsWanted,
     messages.ViewWanted,
-    messages.NamesCompared,
     messages.FrameAsked,
     messages.Holding,
     messages.Copied,
