@@ -8,6 +8,7 @@ and pipes get the text as it is.
 import os
 import re
 import sys
+from typing import Any
 
 import click
 
@@ -85,3 +86,16 @@ class TextPieces:
         self._held = broken[0] if broken else ""
         # Bytes that are no text are not passed on: together with those of another stream they could make an escape.
         return colours_only(text[: len(text) - len(self._held)]).encode("utf-8", "replace")
+
+
+def echo_change(said: dict[str, Any]) -> None:
+    """Print the notice of a rollback, commit or adoption, and which files that changed."""
+    import msgspec
+
+    from ingle.files import FileChanges
+    from ingle.render.model import files_line
+
+    echo(said["notice"])
+    files = files_line(msgspec.convert(said["files"], FileChanges | None))
+    if files:
+        echo(files)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_change
 from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_session, service_options
@@ -67,6 +67,8 @@ def trial(session: str, code: str | None, choice: Choice, network: str, policy: 
     echo(said["stderr"], nl=False, err=True)
     if said["error"] is not None:
         echo(said["error"]["traceback"].rstrip("\n"), err=True)
+    elif said["result"] is not None:
+        echo(said["result"].get("text/plain", ""))
     _show(said["trial"])
     if said["trial"]["decision"] is not None and said["trial"]["decision"]["committed"]:
         return
@@ -86,7 +88,7 @@ def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> Non
     if as_json:
         _print(said)
     else:
-        echo(said["notice"])
+        echo_change(said)
 
 
 @click.command(epilog="Example: ingle discard main")
@@ -194,7 +196,7 @@ def adopt(session: str, fork: str, choice: Choice, as_json: bool) -> None:
     if as_json:
         _print(said)
     else:
-        echo(said["notice"])
+        echo_change(said)
 
 
 def _rules(text: str) -> dict[str, Any]:

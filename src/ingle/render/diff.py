@@ -11,16 +11,28 @@ MAX_LINE_CHARS = 300
 MAX_CHARS = 9000
 """Characters that a model reads, without notices."""
 
+MAX_VALUE_CHARS = 60
+"""Characters of a value that is shown. Longer ones are told by type and size."""
+
 MAX_VARIABLES = 50
 
 
 def variable_line(each: VariableDiff) -> str:
     """Return one line about a variable that differs."""
-    sides = [_variable(state) for state in (each.before, each.after) if state is not None]
-    return clean(f"{each.change} {each.name}: {' -> '.join(sides)}")
+    states = [state for state in (each.before, each.after) if state is not None]
+    values = [value for state in states if (value := short_value(state)) is not None]
+    if len(values) == len(states) and len({state.type for state in states}) == 1:
+        # Once if they read the same: the name was bound again, or a part differs that is not shown.
+        told = f"{' -> '.join(dict.fromkeys(values))} ({states[0].type})"
+    else:
+        told = " -> ".join(map(_variable, states))
+    return clean(f"{each.change} {each.name}: {told}")
 
 
 def _variable(state: VariableState) -> str:
+    value = short_value(state)
+    if value is not None:
+        return f"{value} ({state.type})"
     parts = [state.type]
     if state.shape is not None:
         parts.append(" x ".join(map(str, state.shape)) or "scalar")
@@ -29,6 +41,14 @@ def _variable(state: VariableState) -> str:
     if state.size is not None:
         parts.append(size(state.size))
     return ", ".join(parts)
+
+
+def short_value(state: VariableState) -> str | None:
+    """Return the value of a variable if it is short enough to read in a line, or None."""
+    value = state.preview
+    if value is None or len(value) > MAX_VALUE_CHARS or value.startswith("<"):
+        return None
+    return value
 
 
 def file_line(each: FileDiff) -> str:

@@ -1,6 +1,7 @@
 """Effect of a trial as text, for a terminal and for models."""
 
 from ingle.files import VariableDiff, VariableState
+from ingle.render.diff import short_value
 from ingle.render.phrases import size, some
 from ingle.trials import Decision, Effect
 
@@ -64,6 +65,9 @@ def _variable(each: VariableDiff) -> str:
 def _state(state: VariableState | None) -> str:
     if state is None:
         return ""
+    value = short_value(state)
+    if value is not None:
+        return value
     extent = ""
     if state.shape is not None:
         extent = " " + "x".join(map(str, state.shape))

@@ -129,18 +129,19 @@ def test_the_command_line(server: Server) -> None:
     server.make_session()
     server.execute("x = 1")
     code, out, told = ingle(server, "trial", "main", "x = 2; print('ran')", "--network", NETWORK)
-    assert (code, out) == (0, "ran\nvariables changed: x (int)\n"), told
+    assert (code, out) == (0, "ran\nvariables changed: x (1 -> 2)\n"), told
     name = re.findall(r"trial-\w+", told)[0]
-    assert ingle(server, "trial", "main")[1] == "variables changed: x (int)\n"
+    assert ingle(server, "trial", "main")[1] == "variables changed: x (1 -> 2)\n"
     assert ingle(server, "discard", "main") == (0, f"{name} is discarded\n", "")
     assert ingle(server, "trial", "main")[1] == "session 'main' has no open trial\n"
     assert ingle(server, "discard", "main") == (2, "", "ingle: session 'main' has no open trial\n")
     ingle(server, "trial", "main", "x = 2", "--network", NETWORK)
     dropped = json.loads(ingle(server, "discard", "main", "--json")[1])
     assert re.fullmatch(r"trial-\w+", dropped["discarded"])
-    ingle(server, "trial", "main", "x = 3", "--network", NETWORK)
+    out = ingle(server, "trial", "main", "x = 3; open('new', 'w').write('text')", "--network", NETWORK)[1]
+    assert out.startswith("4\nvariables changed: x (1 -> 3)\nfiles created: new\n")
     code, out, _ = ingle(server, "commit", "main")
-    assert (code, out.endswith("its cell 2 is now one of this session\n")) == (0, True)
+    assert (code, out.endswith("its cell 2 is now one of this session\nfiles: created new\n")) == (0, True)
     code, out, _ = ingle(server, "try", "main", "x = 1", "x = 9", "1 / 0", "--score", "x", "--network", NETWORK)
     assert [line[:7] for line in out.splitlines()] == ["  0  ok", "* 1  ok", "  2  er"]
     ingle(server, "fork", "main", "copy")
@@ -163,7 +164,7 @@ async def test_over_mcp(service: Service) -> None:
     await service.create_session("main", keep_failures=1)
     await call(tools, "python_session", code="x = 1")
     told = await call(tools, "trial", code="x = 2", network=NETWORK)
-    assert "variables changed: x (int)" in told
+    assert "variables changed: x (1 -> 2)" in told
     assert "[next: trial(action='commit'), or 'discard']" in told
     refused = await call(tools, "python_session", code="x")
     assert re.fullmatch(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_change
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, find_session, service_options
 
@@ -99,15 +99,7 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
     if as_json:
         _print(said)
     else:
-        import msgspec
-
-        from ingle.files import FileChanges
-        from ingle.render.model import files_line
-
-        echo(said["notice"])
-        files = files_line(msgspec.convert(said["files"], FileChanges | None))
-        if files:
-            echo(files)
+        echo_change(said)
 
 
 @click.command(epilog="Example: ingle diff main before")
@@ -118,7 +110,8 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
 def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Show how a session differs from a checkpoint, a fork or a snapshot; without a name, from the one to roll back to.
 
-    Variables are shown with type, shape and size, texts as unified diffs, other files with their sizes.
+    Variables are shown with short values, or with type, shape and size. Texts are shown as unified diffs, other files
+    with their sizes.
     Write snapshot:NAME, session:NAME or checkpoint:NAME where names are the same.
     """
     from urllib.parse import quote
