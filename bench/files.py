@@ -30,6 +30,7 @@ for each in range(100):
 CHANGE = "import os\nwith open('file7', 'wb') as file: _ = file.write(os.urandom(1_000_000))"
 GIGABYTE = "import numpy as np\na = np.ones(125_000_000); n = 0"
 DILL = "import dill; n = len(dill.dumps(a, protocol=5))"
+FRAME = "import pandas as pd\ndf = pd.DataFrame({'a': range(10_000)})"
 VARIANTS = 20
 TRIALS_PER_ROUND = 4
 """Few: each commit nests namespaces one level deeper."""
@@ -131,11 +132,15 @@ async def saves_of_files(service: Service, rounds: int) -> list[Row]:
 
 
 async def trials_of_a_cell(service: Service, rounds: int) -> list[Row]:
-    """A trial of `x = 1`, its commit and a discard, in turn with the plain cell, with an empty folder."""
+    """A trial of `x = 1`, its commit and a discard, in turn with the plain cell, with an empty folder.
+
+    Then the same trial in a session with a data frame: further copies hash it before the cell and after it.
+    """
     plain: list[float] = []
     trial: list[float] = []
     commit: list[float] = []
     discard: list[float] = []
+    framed: list[float] = []
     network = await _network(service)
     for _ in range(rounds):
         await service.create_session("trial")
@@ -150,12 +155,22 @@ async def trials_of_a_cell(service: Service, rounds: int) -> list[Row]:
             assert result.trial is not None
             await timed(discard, service.discard("trial", result.trial.name))
         await service.end_session("trial")
+    await service.create_session("frame")
+    await service.execute("frame", FRAME)
+    for _ in range(rounds * TRIALS_PER_ROUND):
+        began = time.perf_counter()
+        result = await service.trial("frame", "x = 1", network=network)
+        framed.append((time.perf_counter() - began) * 1000)
+        assert result.trial is not None
+        await service.discard("frame", result.trial.name)
+    await service.end_session("frame")
     return [
         Row("a plain cell `x = 1`", plain, "ms"),
         Row("a trial of it, with an empty folder", trial, "ms"),
         Row("the same: more than the plain cell", [median(trial) - median(plain)], "ms", 15.0),
         Row("its commit", commit, "ms", 15.0),
         Row("its discard", discard, "ms"),
+        Row("a trial of it in a session with a data frame", framed, "ms"),
     ]
 
 

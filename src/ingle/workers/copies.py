@@ -7,7 +7,7 @@ use it: such a copy is only saved, and its values are loaded in another process.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingle.errors import StartFailed
@@ -51,6 +51,8 @@ class ForkOptions:
     """Raise UsesGpu rather than copy a worker that uses a GPU."""
     loads: bool = False
     """The values of such a copy are loaded in another process, which needs memory for them too."""
+    announced: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when init knows of the copies, and has time for other orders while they are forked."""
 
 
 PLAIN = ForkOptions()
@@ -234,6 +236,7 @@ class Forking:
                 self._made[slot] = worker
                 await self._origin.init.give(messages.Adopt(slot), given[slot].fds.pop())
             await asyncio.wait({self._made[slot].init_up for slot in slots}, timeout=FORK_PATIENCE_SECONDS)
+            self._options.announced.set()
         except OSError as error:
             self._trouble = f"no pipe could be made: {error.strerror}"
         finally:

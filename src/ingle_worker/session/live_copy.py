@@ -355,14 +355,14 @@ class LiveCopies:
             if len(fds) > FDS_WITHOUT_NETWORK:
                 notices += self.files.disconnect(self._link.fd)
             _close(fds)
-        if order.source:
-            notices += self.reopen(order.source, order.target, cut_off=True)
-            notices += self.files.shared(self._link.fd)
         for folder in order.folders:
             try:
                 os.mkdir(folder, 0o700)
             except FileExistsError:
                 continue
+        if order.source:
+            notices += self.reopen(order.source, order.target, cut_off=True)
+            notices += self.files.shared(self._link.fd)
         os.environ["TMPDIR"] = order.tmp
         tempfile.tempdir = None
         packages.start(order.packages)

@@ -51,18 +51,19 @@ def _map_at(start: int, size: int, protection: int, fd: int, offset: int) -> Non
         raise OSError(number, os.strerror(number))
 
 
-def find_mappings(folder: str) -> "list[Mapping]":
-    """Return the shared mappings of files below a folder, in this process."""
+def find_mappings(*folders: str) -> "list[Mapping]":
+    """Return the shared mappings of files below these folders, in this process."""
     try:
         with open("/proc/self/maps", "rb", buffering=0) as file:
-            lines = file.readall().splitlines()
+            data = file.readall()
     except OSError:
         return []
-    prefix = os.fsencode(folder) + b"/"
+    # A process with many libraries has thousands of lines, and mostly none of these.
+    prefixes = tuple(prefix for folder in folders if (prefix := os.fsencode(folder) + b"/") in data)
     found = []
-    for line in lines:
+    for line in data.splitlines() if prefixes else []:
         columns = line.split(None, 5)
-        if len(columns) < 6 or not columns[1].endswith(b"s") or not columns[5].startswith(prefix):
+        if len(columns) < 6 or not columns[1].endswith(b"s") or not columns[5].startswith(prefixes):
             continue
         addresses, permissions, offset, _, _, path = columns
         start, end = (int(each, 16) for each in addresses.split(b"-"))

@@ -78,7 +78,7 @@ class OpenFiles:
 
     def note_mapped(self, *folders: str) -> None:
         """Remember which files below the folders are mapped, while their paths are those of the original."""
-        self._mapped = [each for folder in folders for each in find_mappings(folder)]
+        self._mapped = find_mappings(*folders)
 
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""

@@ -12,20 +12,20 @@ from ingle.workers.worker import Worker
 MAX_FILES_NAMED = 5
 
 
-async def fill_folder(worker: Worker, forked: ForkedFiles, files: KeptFiles, notices: Notices) -> list[int]:
-    """Bring the original's files into the folder of a fork. Return the key of its view, if it has one."""
+async def fill_folder(worker: Worker, forked: ForkedFiles, files: KeptFiles, notices: Notices) -> KeptTree | None:
+    """Bring the original's files into the folder of a fork. Return them if all of them are there.
+
+    The fork itself makes its folder, or its view has made it. So there is nothing to do if the original has no files.
+    """
     try:
         if forked.view is not None:
             await forked.view.give_to(worker)
         failed: list[str] = []
         tree = forked.tree
-        if isinstance(tree, KeptTree) and (forked.view is None or tree.tree.entries):
-            # The view of a fork has made its folder.
+        if isinstance(tree, KeptTree) and tree.tree.entries:
             failed = (await files.restore(worker, tree, new=True)).failed
-        if isinstance(tree, KeptTree) and not failed:
-            await files.know(worker, tree)
     except (NotKept, NoView) as why:
         raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
     if failed:
         notices.add(f"files that could not be copied: {some(failed, MAX_FILES_NAMED)}")
-    return [] if forked.view is None else forked.view.key
+    return tree if isinstance(tree, KeptTree) and not failed else None

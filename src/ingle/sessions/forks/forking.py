@@ -87,11 +87,17 @@ class Forking:
             )
         workers: list[Worker] = []
         made: list[views.View] = []
+        making: asyncio.Task[list[tuple[views.View | None, str]]] | None = None
         state: SavedState | None = None
+        make = partial(self._make_view, protected=protected, network=network, protect=protect, beside=beside)
         try:
             source = self._files.folder
             apart = not isinstance(kept, NotKept)
             options = ForkOptions(source if apart else "", protected, loads=True)
+            if apart and worker.blank is None:
+                # While the copies are forked, in the namespaces of the worker.
+                beginning = options.announced.wait()
+                making = asyncio.create_task(self._make_views([worker] * len(names), names, made, make, beginning))
             copies = await worker.fork(len(names), options)
             workers = copies.workers
             await held.aclose()
@@ -100,8 +106,7 @@ class Forking:
                 state, workers = await self._take_values(worker, workers, options.folder)
             seen: list[tuple[views.View | None, str]] = []
             if apart:
-                make = partial(self._make_view, protected=protected, network=network, protect=protect, beside=beside)
-                seen = await self._make_views(workers, names, made, make)
+                seen = await (making or self._make_views(workers, names, made, make))
             origins = []
             for index in range(len(names)):
                 notices = [*copies.notices, *(state.notices if state is not None else [])]
@@ -127,6 +132,9 @@ class Forking:
             for copy in workers:
                 if copy.owner is None:
                     copy.kill()
+            if making is not None:
+                making.cancel()
+                await asyncio.gather(making, return_exceptions=True)
             for view in made:
                 view.close()
             if state is not None:
@@ -170,8 +178,11 @@ class Forking:
         names: list[str],
         made: list[views.View],
         make: Callable[[Worker, str], Awaitable[tuple[views.View | None, str]]],
+        beginning: Awaitable[object] | None = None,
     ) -> list[tuple[views.View | None, str]]:
         """Make the views of all copies at the same time, and add them to `made`. The caller closes those."""
+        if beginning is not None:
+            await beginning
 
         async def note(copy: Worker, name: str) -> tuple[views.View | None, str]:
             view, why = await make(copy, name)

@@ -336,17 +336,19 @@ class ProcessSlot:
 
     async def _start_fork(self, worker: Worker, origin: ForkOrigin, files: KeptFiles) -> None:
         self.names = VariableNames(origin.moment.names)
-        key, source, view = [], "", None
+        source, view, filled = "", None, None
         if origin.files is not None:
-            key = await fill_folder(worker, origin.files, files, self._journal.notices)
+            filled = await fill_folder(worker, origin.files, files, self._journal.notices)
             source, view = origin.files.source, origin.files.view
-        protected = [] if view is None else view.protected.all
+        key, protected = ([], []) if view is None else (view.key, view.protected.all)
         order = self.workspace.adopt(worker, reseed=origin.reseed, source=source, key=key, protected=protected)
         if not self._spec.trial:
             await self._blanks.make_for_fork(worker, order, view)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
         await self._started
+        if filled is not None:
+            await files.know(worker, filled)
         if origin.state is not None:
             names, notices = await origin.state.load(self._calls, self._library, worker, random=not origin.reseed)
             self.names = VariableNames(names)

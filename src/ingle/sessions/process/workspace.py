@@ -90,7 +90,7 @@ class Workspace:
         tmp = self._new_tmp()
         packages = f"{self.folders.folder}/packages"
         target = self.folders.workspace if source else ""
-        made = [*self.folders.folders, packages, tmp]
+        made = [*self.folders.folders, *([target] if target else []), packages, tmp]
         order = messages.Rehome(tmp, made, packages, reseed, source, target, key, list(protected))
         copy.send(order)
         return order
