@@ -1,4 +1,7 @@
-"""Files of a gigabyte in checkpoints, saves and restarts."""
+"""Files of a gigabyte: each is written and copied several times, which takes minutes.
+
+Smaller files go through the same operations in tests/sessions/state.
+"""
 
 import hashlib
 import os
@@ -65,3 +68,60 @@ async def test_a_file_of_a_gigabyte_survives_a_restart(apart: Path, mark: str, s
     async with Service.local(settings, apart / "kept", "serve") as second:
         await say(second, "main", "pass")
         assert digest_of(second, "main") == before
+
+
+CHANGE = "with open('large', 'r+b') as file: file.seek(5_000_000); _ = file.write(b'changed')"
+
+
+async def held(service: Service) -> str:
+    """Connections can be held in a sandbox only."""
+    return "held" if (await service.get_session("main")).isolation == "sandbox" else "allowed"
+
+
+async def trial(service: Service, code: str) -> str:
+    result = await service.trial("main", code, network=await held(service), wait=300)
+    assert (result.status, result.error) == ("ok", None), result
+    assert result.trial is not None
+    return result.trial.name
+
+
+@pytest.mark.timeout(900)
+async def test_a_file_of_a_gigabyte_is_copied(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "main", WRITE)
+    before = digest_of(service, "main")
+    await service.fork_session("main", "fork")
+    assert digest_of(service, "fork") == before
+    await say(service, "fork", CHANGE)
+    after = digest_of(service, "fork")
+    assert digest_of(service, "main") == before != after
+    name = await trial(service, CHANGE)
+    assert digest_of(service, "main") == before
+    await service.discard("main", name)
+    assert digest_of(service, "main") == before
+    await service.commit("main", await trial(service, CHANGE))
+    assert digest_of(service, "main") == after
+
+
+@pytest.mark.timeout(900)
+async def test_a_file_of_a_gigabyte_in_a_tracked_folder(apart: Path, mark: str, tmp_path: Path) -> None:
+    def digest() -> str:
+        with open(tmp_path / "large", "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    given = {"folder": [f"{tmp_path}:tracked"], "mount": [], "isolation": "sandbox", "limit_file_size": 2 * GIGABYTE}
+    async with Service.local(make_settings(preload=[], pool=0, **given), apart / "kept", "serve") as service:
+        await service.create_session("main")
+        await say(service, "main", WRITE)
+        before = digest()
+        assert (await service.checkpoint("main", "base")).notices == []
+        await say(service, "main", CHANGE)
+        after = digest()
+        await service.rollback("main", "base")
+        assert digest() == before != after
+        name = await trial(service, CHANGE)
+        assert digest() == before
+        await service.discard("main", name)
+        assert digest() == before
+        await service.commit("main", await trial(service, CHANGE))
+        assert digest() == after

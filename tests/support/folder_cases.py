@@ -100,6 +100,9 @@ OPEN = {
 }
 """By kind: a cell that opens files, one that changes them, one that goes on after a rollback, and what that prints."""
 
+CHANGE_MANY = "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')"
+"""Removes a hundred of many files, and changes one."""
+
 MANY = """
 import os
 for d in range(100):

@@ -10,7 +10,7 @@ import pytest
 from ingle.service import Service
 from ingle.settings import Settings
 from support.folder_agent import State, state_of
-from support.folder_cases import CHANGES, MANY, OPEN, SETUP
+from support.folder_cases import CHANGE_MANY, CHANGES, MANY, OPEN, SETUP
 from support.internals import session_of
 from support.service import make_settings
 
@@ -131,15 +131,32 @@ async def test_ten_thousand_small_files_are_copied(service: Service) -> None:
     await say(service, "main", MANY)
     before = state(service)
     await service.fork_session("main", "fork")
-    change = "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')"
-    await say(service, "fork", change)
+    await say(service, "fork", CHANGE_MANY)
     assert state(service) == before
-    name, tried = await trial(service, change)
+    name, tried = await trial(service, CHANGE_MANY)
     assert state(service, "fork") == tried != before
     await service.discard("main", name)
     assert state(service) == before
-    name, _ = await trial(service, change)
+    name, _ = await trial(service, CHANGE_MANY)
     done = await service.commit("main", name)
     assert state(service) == tried
     assert done.files is not None
     assert (len(done.files.deleted), done.files.changed, done.files.created) == (100, ["8/8"], [])
+
+
+@pytest.mark.req("state.fork", "trial.discard", "trial.commit")
+async def test_a_large_file_is_copied(service: Service) -> None:
+    """`make soak` copies one of 1 GB."""
+    await service.create_session("main")
+    await say(service, "main", "import os\nopen('large', 'wb').write(os.urandom(32_000_000))")
+    before = state(service)
+    await service.fork_session("main", "fork")
+    change = "file = open('large', 'r+b'); file.seek(5_000_000); file.write(b'changed'); file.close()"
+    await say(service, "fork", change)
+    name, tried = await trial(service, change)
+    assert state(service) == before != tried == state(service, "fork")
+    await service.discard("main", name)
+    assert state(service) == before
+    name, _ = await trial(service, change)
+    await service.commit("main", name)
+    assert state(service) == tried

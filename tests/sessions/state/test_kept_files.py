@@ -11,7 +11,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.trees.agent import TreeAgent
 from support.folder_agent import state_of
-from support.folder_cases import CHANGES, MANY, OPEN, SETUP
+from support.folder_cases import CHANGE_MANY, CHANGES, MANY, OPEN, SETUP
 from support.internals import manager_of, session_of
 from support.service import make_settings
 from support.waiting import until
@@ -82,7 +82,7 @@ async def test_ten_thousand_small_files_come_back(service: Service, main: str) -
     await say(service, main, MANY)
     before = state_of(folder_of(service, main))
     assert (await service.checkpoint(main, "base")).notices == []
-    await say(service, main, "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')")
+    await say(service, main, CHANGE_MANY)
     back = await service.rollback(main, "base")
     assert state_of(folder_of(service, main)) == before
     assert back.files is not None

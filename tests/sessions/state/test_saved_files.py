@@ -229,6 +229,19 @@ async def test_durable_sessions_have_their_files_again_in_the_next_server(kept: 
             assert state_of(folder_of(second, sid)) == state, list(SAVED)[int(sid[1:])]
 
 
+async def test_ten_thousand_small_files_survive_a_restart(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("main", durable=True)
+        await say(first, "main", MANY)
+        folder = folder_of(first, "main")
+        before = state_of(folder)
+    shutil.rmtree(folder / "7")
+    (folder / "8" / "8").write_text("torn")
+    async with serving(kept) as second:
+        await say(second, "main", "pass")
+        assert state_of(folder_of(second, "main")) == before
+
+
 def _disturb(folder: Path, number: int) -> None:
     """Change a folder in one of several ways."""
     if number % 3 == 0:
