@@ -11,10 +11,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 
-from support.crash_rounds import children, parent
+from ingle.support.processes import below
+from support.crash_rounds import children, name_of, parent
 from support.server import Server
 from support.waiting import wait_until
 
@@ -22,18 +24,19 @@ FILES = 40
 PATIENCE = 30.0
 SETUP = f"""
 import os
+folders = ['.']
 def write(number):
     global value
     value = number
-    for each in range({FILES}):
-        with open(f'file{{each}}', 'w') as file:
-            file.write(str(number))
-    for name in os.listdir():
-        if name.startswith('extra'):
-            os.remove(name)
-    if number % 2:
-        open(f'extra{{number}}', 'w').close()
-write(0)
+    for folder in folders:
+        for each in range({FILES}):
+            with open(f'{{folder}}/file{{each}}', 'w') as file:
+                file.write(str(number))
+        for name in os.listdir(folder):
+            if name.startswith('extra'):
+                os.remove(f'{{folder}}/{{name}}')
+        if number % 2:
+            open(f'{{folder}}/extra{{number}}', 'w').close()
 """
 READ = f"""
 ([open(f'file{{each}}').read() for each in range({FILES})] == [str(value)] * {FILES},
@@ -108,7 +111,7 @@ class ChangeRounds:
         self._chance = chance
         self.server = start()
         self.server.make_session(durable=True)
-        self.server.execute(SETUP)
+        self.server.execute(f"{SETUP}write(0)")
         self._number = 0
         self.told: list[str] = []
 
@@ -146,3 +149,122 @@ class ChangeRounds:
         targets = [init] if what == "init" else children(init)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._chance.choice(targets), signal.SIGKILL)
+
+
+class GrantRounds:
+    """Rounds of one change each, in the own folder and in a granted one, and a kill at a random moment of it.
+
+    A cell writes to a granted folder at once, and no save has the files there. So the kill comes only while a rollback
+    or commit is carried out, and the folder must be of one moment then. A commit is of one moment with the own files,
+    the variables and the durable save.
+    """
+
+    def __init__(self, start: Callable[..., Server], chance: random.Random, project: Path, *flags: str) -> None:
+        self._start = start
+        self._chance = chance
+        self._project = project
+        self._flags = flags
+        self._number = 0
+        self._seconds = 0.2
+        """How long a change takes."""
+        self.server = start(*flags)
+        self.server.make_session(durable=True)
+        self._write()
+        self.told: list[str] = []
+
+    def _write(self) -> None:
+        self._number += 1
+        result = self.server.execute(f"{SETUP}folders.append({str(self._project)!r})\nwrite({self._number})")
+        assert result["error"] is None, result
+        self._wait_saved()
+
+    def _wait_saved(self) -> None:
+        """Wait until a new server would find the session as it is now."""
+
+        def saved() -> bool:
+            session = self.server.client.get("/v1/sessions/main").json()
+            return bool(session["saved_cell"] == session["execution_count"])
+
+        assert wait_until(saved, PATIENCE)
+
+    def roll_back(self, what: str) -> None:
+        """Kill something during a rollback. The granted folder is as before it or after it."""
+        self._write()
+        first = self._number
+        assert self.server.client.post("/v1/sessions/main/checkpoints", json={"name": "base"}).status_code == 201
+        self._write()
+        self._change(what, "/v1/sessions/main/rollback", {"name": "base"})
+        value = self._read()
+        granted = _number_in(self._project)
+        assert granted in (first, self._number), (what, value, granted, first, self._number)
+        self._tell(what, "rollback", {"before": self._number, "after": first}, granted)
+
+    def commit(self, what: str) -> None:
+        """Kill something during a commit. Everything is as before it, or as after it."""
+        before = self._read()
+        self._wait_saved()
+        self._number += 1
+        asked = {"trial": True, "network": "held", "wait": PATIENCE}
+        result = self.server.execute(f"write({self._number})", **asked)
+        assert result["error"] is None, result
+        assert _number_in(self._project) == before
+        name = result["trial"]["name"]
+        self._change(what, f"/v1/sessions/main/trials/{name}/commit", {})
+        # It stays open if it could not be committed, for example without a file agent.
+        self.server.client.post(f"/v1/sessions/main/trials/{name}/discard", json={})
+        value = self._read()
+        assert value in (before, self._number), (what, value, before, self._number)
+        assert _number_in(self._project) == value, what
+        self._tell(what, "commit", {"before": before, "after": self._number}, value)
+
+    def _tell(self, what: str, change: str, sides: dict[str, int], value: int) -> None:
+        (side,) = [name for name, number in sides.items() if number == value]
+        self.told.append(f"{change}, {what} killed: wholly {side}")
+
+    def _change(self, what: str, path: str, body: dict[str, str]) -> None:
+        """Have something changed, and kill a process meanwhile. Return when the session can be used again."""
+        began = time.monotonic()
+        asked = threading.Thread(target=self._ask, args=(path, body), daemon=True)
+        asked.start()
+        asked.join(self._chance.uniform(0.0, self._seconds))
+        if what == "server":
+            self.server.process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(self._processes(what)), signal.SIGKILL)
+        asked.join(PATIENCE)
+        assert not asked.is_alive()
+        if what == "server":
+            self.server.process.wait()
+            self.server = self._start(*self._flags)
+        else:
+            # Those that were not killed in time tell how long a change takes.
+            self._seconds = 0.9 * self._seconds + 0.1 * min(time.monotonic() - began, 1.0)
+
+    def _ask(self, path: str, body: dict[str, str]) -> None:
+        with self.server.make_client() as http, contextlib.suppress(httpx.HTTPError):
+            http.post(path, json=body)
+
+    def _processes(self, what: str) -> list[int]:
+        """Return the init, or what runs below it: the worker, copies of it, and file agents."""
+        inits = [each for each in below(self.server.process.pid) if name_of(each) == "ingle-init"]
+        return inits if what == "init" else [child for init in inits for child in children(init)]
+
+    def _read(self) -> int:
+        """Return the number that the session and its own files are of."""
+        result = self.server.execute(READ)
+        if result["status"] == "exit":
+            result = self.server.execute(READ)  # the end of the killed processes came while it ran
+        assert result["error"] is None, result
+        files, extra, value = eval(result["result"]["text/plain"])
+        assert (files, extra) == (True, True), (value, result)
+        return int(value)
+
+
+def _number_in(folder: Path) -> int:
+    """Return the number that all files of a folder are of."""
+    (number,) = {(folder / f"file{each}").read_text() for each in range(FILES)}
+    extra = [f"extra{number}"] if int(number) % 2 else []
+    names = sorted(each.name for each in folder.iterdir())
+    assert names == sorted([*extra, *(f"file{each}" for each in range(FILES))]), (number, names)
+    return int(number)

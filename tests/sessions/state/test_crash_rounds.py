@@ -9,11 +9,20 @@ import httpx
 import pytest
 
 from support.crash_rounds import Rounds
-from support.rollback_rounds import ChangeRounds, Changing
+from support.rollback_rounds import ChangeRounds, Changing, GrantRounds
 from support.server import Server
 
 ROUNDS = ["server", "worker", "server", "copy", "server", "zygote", "server", "worker"]
 """Each kind of death, and the server's between them. `make soak` runs many more."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder that any session may write."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
 
 
 @pytest.mark.req("state.restart")
@@ -44,6 +53,35 @@ def test_commits_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> 
     rounds = ChangeRounds(start, random.Random(8), Changing.commit)
     for what in ("log", "init", "server", "worker", "log", "worker"):
         rounds.run(what)
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
+
+
+@pytest.mark.req("files.state")
+@pytest.mark.timeout(240)
+def test_rollbacks_of_a_tracked_folder_are_wholly_done_or_not_at_all(
+    start: Callable[..., Server], project: Path
+) -> None:
+    rounds = GrantRounds(start, random.Random(9), project, "--mount", f"{project}:tracked", "--pool", "0")
+    for what in ("server", "process", "init"):
+        rounds.roll_back(what)
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
+
+
+@pytest.mark.req("trial.commit")
+@pytest.mark.timeout(240)
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+@pytest.mark.parametrize("kind", ["tracked", "shared"])
+def test_commits_to_a_granted_folder_are_wholly_done_or_not_at_all(
+    start: Callable[..., Server], project: Path, kind: str
+) -> None:
+    """The files of both folders, the variables and the durable save are of one moment, whatever is killed."""
+    granted = f"{project}:tracked" if kind == "tracked" else str(project)
+    flags = ("--mount", granted, "--pool", "0", "--isolation", "sandbox")
+    rounds = GrantRounds(start, random.Random(10), project, *flags)
+    for what in ("server", "process", "init"):
+        rounds.commit(what)
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")
 
