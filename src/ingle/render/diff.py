@@ -16,6 +16,9 @@ MAX_VALUE_CHARS = 60
 
 MAX_VARIABLES = 50
 
+DEFINITIONS = ("module", "type", "function")
+"""Types whose size tells nothing."""
+
 
 def variable_line(each: VariableDiff) -> str:
     """Return one line about a variable that differs."""
@@ -38,7 +41,7 @@ def _variable(state: VariableState) -> str:
         parts.append(" x ".join(map(str, state.shape)) or "scalar")
     elif state.length is not None:
         parts.append(f"length {state.length}")
-    if state.size is not None:
+    if state.size is not None and state.type not in DEFINITIONS:
         parts.append(size(state.size))
     return ", ".join(parts)
 
@@ -74,9 +77,14 @@ def _file_lines(each: FileDiff) -> list[str]:
     return [*shown, f"[{more} more lines of {clean(each.path)}]"] if more > 0 else shown
 
 
+def heading(kind: str, name: str) -> str:
+    """Return the line before what differs."""
+    return f"compared with the {kind} {name!r}, now:"
+
+
 def diff_text(diff: Diff) -> str:
     """Return what a model reads of a difference: a line for each variable, and the first lines of each text's diff."""
-    lines = [f"compared with the {diff.kind} {diff.to!r}, now:"]
+    lines = [heading(diff.kind, diff.to)]
     variables = diff.variables or []
     lines += [variable_line(each) for each in variables[:MAX_VARIABLES]]
     if len(variables) > MAX_VARIABLES:

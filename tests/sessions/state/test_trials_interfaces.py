@@ -212,7 +212,7 @@ def test_policies_over_http_the_client_and_the_command_line(server: Server) -> N
         assert (tried.trial.decision.committed, session.run("x").text) == (True, "4")
     rules = "network=any, files=none, deletes=no, bytes=10MB"
     code, out, told = ingle(server, "trial", "main", "x = 5", "--network", NETWORK, "--policy", rules)
-    assert (code, out) == (0, "variables changed: x (int)\n"), told
+    assert (code, out) == (0, "variables changed: x (4 -> 5)\n"), told
     assert re.fullmatch(r"trial-\w+: committed by its policy: the cell succeeded; .*; any variable may differ\n", told)
     code, _, told = ingle(server, "trial", "main", "open('new', 'w')", "--network", NETWORK, "--policy", rules)
     assert "not committed by its policy, nothing has changed yet: files differ: new (files)" in told

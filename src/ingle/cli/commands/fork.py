@@ -119,7 +119,7 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     import msgspec
 
     from ingle.files import FileDiff, VariableDiff
-    from ingle.render.diff import file_line, variable_line
+    from ingle.render.diff import file_line, heading, variable_line
 
     query = "" if name is None else f"?to={quote(name, safe='')}"
     with plain_failures():
@@ -127,6 +127,7 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     if as_json:
         _print(said)
         return
+    echo(heading(said["kind"], said["to"]), err=True)
     for each in said["variables"] or []:
         echo(variable_line(msgspec.convert(each, VariableDiff)))
     if said["unknown"]:
