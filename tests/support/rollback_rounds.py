@@ -97,6 +97,11 @@ class Changing:
         return False
 
 
+def is_changing(server: Server) -> bool:
+    """Return whether files are being changed at this moment: there is a log to undo that."""
+    return any((server.home / "undo").glob("*[!t]"))
+
+
 class ChangeRounds:
     """One server after the other, and a kill in each round. `change`: what goes on meanwhile."""
 
@@ -124,8 +129,7 @@ class ChangeRounds:
             assert wait_until(lambda: client.done >= 1, PATIENCE)
             time.sleep(self._chance.uniform(0.0, 0.2))
             if what == "log":
-                # The files are being changed at this moment.
-                assert wait_until(lambda: any((self.server.home / "undo").glob("*[!t]")), PATIENCE)
+                assert wait_until(lambda: is_changing(self.server), PATIENCE)
             if what in ("server", "log"):
                 self.server.process.kill()
             else:
@@ -226,15 +230,19 @@ class GrantRounds:
         began = time.monotonic()
         asked = threading.Thread(target=self._ask, args=(path, body), daemon=True)
         asked.start()
-        asked.join(self._chance.uniform(0.0, self._seconds))
-        if what == "server":
+        if what == "log":
+            # The files are being changed at this moment, unless that is already over.
+            wait_until(lambda: is_changing(self.server) or not asked.is_alive(), PATIENCE)
+        else:
+            asked.join(self._chance.uniform(0.0, self._seconds))
+        if what in ("server", "log"):
             self.server.process.kill()
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._chance.choice(self._processes(what)), signal.SIGKILL)
         asked.join(PATIENCE)
         assert not asked.is_alive()
-        if what == "server":
+        if what in ("server", "log"):
             self.server.process.wait()
             self.server = self._start(*self._flags)
         else:
