@@ -10,6 +10,7 @@ import _pickle
 import gc
 import json
 import socket
+import sys
 import types
 from time import monotonic
 from typing import Any
@@ -23,7 +24,8 @@ BLOCK_BYTES = 1 << 22
 
 PARTS_PER_MESSAGE = 1000
 
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_DEFINITIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+"""Types of what is saved by name if a module holds it. A class with another metaclass may have any attributes."""
 
 
 class TimeUp(BaseException):
@@ -102,9 +104,12 @@ def _import_name(value: Any) -> str:
     kind = type(value)
     if kind is types.ModuleType:
         return f"module {vars(value)['__name__']}" if definitions.is_importable_module(value) else ""
-    if (kind in _FUNCTIONS or kind is type) and definitions.is_importable(value):
-        return f"{kind.__name__} {value.__module__}.{definitions.name_of(value)}"
-    return ""
+    if not any(kind is each for each in _DEFINITIONS):  # a metaclass may have any __eq__
+        return ""
+    module, name = value.__module__, value.__qualname__
+    found = sys.modules.get(module) if type(module) is str and module != definitions.MAIN else None
+    # Not by getattr: modules may have code for names that they do not hold.
+    return f"{module}.{name}" if type(found) is types.ModuleType and vars(found).get(name) is value else ""
 
 
 # --- in a copy ---
