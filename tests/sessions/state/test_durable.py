@@ -1009,3 +1009,34 @@ async def test_a_process_that_is_killed_before_a_rollback_has_its_own_loses_noth
             await rollback
         result = await service.execute("main", "kept + 1")
         assert result.result == {"text/plain": "42"}, result
+
+
+@pytest.mark.req("state.rollback")
+async def test_a_process_that_is_killed_as_a_rollback_begins_loses_nothing(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole tree ends after the rollback is decided, and before it does anything."""
+    async with serving(kept) as service:
+        await service.create_session("main", durable=True)
+        await service.execute("main", "kept = 41")
+        await service.checkpoint("main", "base")
+        session = session_of(service, "main")
+        assert await until(lambda: session.autosave is not None and session.autosave.current, 30)
+        slot = session.slot
+        replace_process = slot._replace
+
+        async def begin_late(*given: Any) -> None:
+            assert slot.worker is not None
+            worker = slot.worker
+            assert worker.init_pid is not None
+            os.kill(worker.init_pid, signal.SIGKILL)
+            await worker.gone
+            assert slot.worker is None
+            await replace_process(*given)
+
+        monkeypatch.setattr(slot, "_replace", begin_late)
+        with pytest.raises(errors.IngleError):
+            await service.rollback("main", "base")
+        result = await service.execute("main", "kept + 1")
+        assert result.result == {"text/plain": "42"}, result
+        assert came_back(result, 1)

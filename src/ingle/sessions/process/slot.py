@@ -380,6 +380,7 @@ class ProcessSlot:
         """
         replaced: asyncio.Future[Outcome] = self._loop.create_future()
         await self.ready()  # its process may have ended just now
+        self._making_copy = True  # it may end before the task has begun, too
         self.move(SlotState.STARTING)
         self._begin_task(self._replace(replacement, replaced))
         assert self._task is not None
@@ -388,7 +389,6 @@ class ProcessSlot:
 
     async def _replace(self, replacement: Replacement, replaced: "asyncio.Future[Outcome]") -> None:
         # Other requests wait for this too, so a failure goes to the caller alone.
-        self._making_copy = True
         try:
             copy, state = await replacement.make()
         except errors.IngleError as error:
