@@ -12,7 +12,7 @@ from support.server import Server
 
 pytestmark = pytest.mark.soak
 
-KILLED = ["server", "log", "process", "process", "init"]
+KILLED = ["server", "middle", "process", "process", "init"]
 """`process`: the worker, a copy or a file agent."""
 
 

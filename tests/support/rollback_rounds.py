@@ -227,27 +227,32 @@ class GrantRounds:
 
     def _change(self, what: str, path: str, body: dict[str, str]) -> None:
         """Have something changed, and kill a process meanwhile. Return when the session can be used again."""
-        began = time.monotonic()
+        began, before = time.monotonic(), self._inodes()
         asked = threading.Thread(target=self._ask, args=(path, body), daemon=True)
         asked.start()
-        if what == "log":
-            # The files are being changed at this moment, unless that is already over.
-            wait_until(lambda: is_changing(self.server) or not asked.is_alive(), PATIENCE)
+        if what == "middle":
+            # Some files have changed at this moment, and others have not.
+            while asked.is_alive() and self._inodes() == before:
+                pass
         else:
             asked.join(self._chance.uniform(0.0, self._seconds))
-        if what in ("server", "log"):
+        if what in ("server", "middle"):
             self.server.process.kill()
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._chance.choice(self._processes(what)), signal.SIGKILL)
         asked.join(PATIENCE)
         assert not asked.is_alive()
-        if what in ("server", "log"):
+        if what in ("server", "middle"):
             self.server.process.wait()
             self.server = self._start(*self._flags)
         else:
             # Those that were not killed in time tell how long a change takes.
             self._seconds = 0.9 * self._seconds + 0.1 * min(time.monotonic() - began, 1.0)
+
+    def _inodes(self) -> list[int]:
+        files = (self._project / f"file{each}" for each in range(FILES))
+        return [file.stat().st_ino for file in files if file.exists()]
 
     def _ask(self, path: str, body: dict[str, str]) -> None:
         with self.server.make_client() as http, contextlib.suppress(httpx.HTTPError):

@@ -63,7 +63,7 @@ def test_rollbacks_of_a_tracked_folder_are_wholly_done_or_not_at_all(
     start: Callable[..., Server], project: Path
 ) -> None:
     rounds = GrantRounds(start, random.Random(9), project, "--mount", f"{project}:tracked", "--pool", "0")
-    for what in ("log", "process", "server", "init"):
+    for what in ("middle", "process", "server", "init"):
         rounds.roll_back(what)
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")
@@ -80,7 +80,7 @@ def test_commits_to_a_granted_folder_are_wholly_done_or_not_at_all(
     granted = f"{project}:tracked" if kind == "tracked" else str(project)
     flags = ("--mount", granted, "--pool", "0", "--isolation", "sandbox")
     rounds = GrantRounds(start, random.Random(10), project, *flags)
-    for what in ("log", "process", "server", "init"):
+    for what in ("middle", "process", "server", "init"):
         rounds.commit(what)
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")
