@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -178,8 +179,7 @@ class GrantRounds:
 
     def _write(self) -> None:
         self._number += 1
-        result = self.server.execute(f"{SETUP}folders.append({str(self._project)!r})\nwrite({self._number})")
-        assert result["error"] is None, result
+        self._execute(f"{SETUP}folders.append({str(self._project)!r})\nwrite({self._number})")
         self._wait_saved()
 
     def _wait_saved(self) -> None:
@@ -265,13 +265,17 @@ class GrantRounds:
 
     def _read(self) -> int:
         """Return the number that the session and its own files are of."""
-        result = self.server.execute(READ)
-        if result["status"] == "exit":
-            result = self.server.execute(READ)  # the end of the killed processes came while it ran
-        assert result["error"] is None, result
+        result = self._execute(READ)
         files, extra, value = eval(result["result"]["text/plain"])
         assert (files, extra) == (True, True), (value, result)
         return int(value)
+
+    def _execute(self, code: str) -> dict[str, Any]:
+        result = self.server.execute(code)
+        if result["status"] == "exit":
+            result = self.server.execute(code)  # the end of the killed processes came while it ran
+        assert (result["status"], result["error"]) == ("ok", None), result
+        return result
 
 
 def _number_in(folder: Path) -> int:
