@@ -13,6 +13,22 @@ from ingle.cluster.directory import StaticDirectory
 from ingle.cluster.parts.everywhere import ClusterSnapshots
 from ingle.cluster.token import ClusterToken
 from ingle.cluster.wire.link import Link
+from ingle.store.leases import Renewal
+
+
+class Judge:
+    """Judge that finds an agent ended when it is asked for the second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def tell(self, incarnation: str, renewal: Renewal) -> None: ...
+
+    async def allowed(self, incarnation: str) -> bool:
+        self.asked += 1
+        asked = self.asked
+        await asyncio.sleep(0)
+        return asked > 1
 
 
 async def never(*given: object) -> Any:
@@ -20,7 +36,7 @@ async def never(*given: object) -> Any:
 
 
 def agents(*addresses: tuple[str, int]) -> Agents:
-    return Agents(StaticDirectory([*addresses]), ClusterToken("the token of these tests"), never)
+    return Agents(StaticDirectory([*addresses]), ClusterToken("the token of these tests"), Judge())
 
 
 async def test_an_answer_that_cannot_be_read_ends_no_following(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,21 +60,14 @@ async def test_an_answer_that_cannot_be_read_ends_no_following(monkeypatch: pyte
 
 
 async def test_many_calls_for_a_lost_agent_share_one_judgement() -> None:
-    asked = 0
-
-    async def judge(incarnation: str) -> bool:
-        nonlocal asked
-        asked += 1
-        await asyncio.sleep(0)
-        return asked > 1
-
+    judge = Judge()
     found = Agents(StaticDirectory([]), ClusterToken("the token of these tests"), judge)
     assert await asyncio.gather(*(found.is_over("lost") for _ in range(100))) == [False] * 100
-    assert asked == 1
+    assert judge.asked == 1
     async with asyncio.timeout(20):
         while not await found.is_over("lost"):
             await asyncio.sleep(0.01)
-    assert asked == 2
+    assert judge.asked == 2
     await found.stop()
 
 

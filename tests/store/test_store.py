@@ -9,10 +9,16 @@ import pytest
 
 from ingle import errors
 from ingle.store.claims import Claims
-from ingle.store.leases import Leases
+from ingle.store.leases import Leases, new_renewal
 from ingle.store.objects import quoted, unquoted
 from ingle.store.store import Store, open_store
 from support.object_store import bucket, environment
+
+
+@pytest.fixture
+def coarse(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store whose clock tells nothing about the last minutes."""
+    monkeypatch.setattr(store.objects, "resolution", 3600.0)
 
 
 async def test_objects_are_written_read_listed_and_deleted(store: Store) -> None:
@@ -144,6 +150,43 @@ async def test_a_new_reader_knows_the_silence_by_the_time_of_the_store(store: St
         await asyncio.sleep(0.01)
     # Times in a bucket are whole seconds, and a silence is never told as longer than it is.
     assert silence <= time.monotonic() - began
+
+
+async def test_a_silence_is_counted_from_the_renewal_that_was_told(store: Store, coarse: None) -> None:
+    agent, heard, plain = Leases(store), Leases(store), Leases(store)
+    renewal = new_renewal()
+    heard.tell("one", renewal)
+    told = time.monotonic()
+    await agent.renew("one", renewal)
+    while (asked := time.monotonic()) < told + 0.2:
+        await asyncio.sleep(0.01)
+    silence = await heard.last_seen("one")
+    assert silence is not None
+    assert silence >= asked - told
+    assert await plain.last_seen("one") == 0.0
+
+
+@pytest.mark.req("node.once")
+async def test_a_renewal_that_was_not_told_ends_the_silence(store: Store, coarse: None) -> None:
+    agent, heard = Leases(store), Leases(store)
+    renewal = new_renewal()
+    heard.tell("one", renewal)
+    await agent.renew("one", renewal)
+    await agent.renew("one", new_renewal())
+    assert await heard.last_seen("one") == 0.0
+
+
+@pytest.mark.req("node.once")
+async def test_a_renewal_that_is_written_late_proves_no_silence(store: Store, coarse: None) -> None:
+    agent, heard = Leases(store), Leases(store)
+    late = new_renewal()
+    heard.tell("one", late)
+    # The agent gave the write up, and has renewed its lease since. Then the store carries the first write out.
+    await agent.renew("one", new_renewal(late.generation + 1))
+    await agent.renew("one", late)
+    assert await heard.last_seen("one") == 0.0
+    await agent.release("one", before=1)
+    assert [each.path for each in await store.list("leases/")] == ["leases/one.1"]
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "ä b", "%", "x" * 80])

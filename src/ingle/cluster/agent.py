@@ -30,7 +30,6 @@ from ingle.cluster.wire.surface import describe
 from ingle.errors import IngleError, InvalidRequest
 from ingle.isolation import gpus
 from ingle.settings import Settings
-from ingle.store.leases import Leases
 from ingle.store.store import open_store
 from ingle.support.allocator import return_freed_memory
 from ingle.support.logs import logging_to
@@ -97,18 +96,16 @@ async def run_agent(
     if not settings.store:
         raise InvalidRequest("an agent needs a store that all machines of its cluster share; set INGLE_STORE")
     watchdog = watchdog_descriptor()
-    # The node closes its own store when its sessions have ended. The lease is renewed until then.
     store = await asyncio.to_thread(open_store, settings.store)
     incarnation = secrets.token_hex(4)
-    served = ServedNode(dataclasses.replace(settings, node=node), home, incarnation)
+    lease = StoreLease(store, incarnation, watchdog)
+    served = ServedNode(dataclasses.replace(settings, node=node), home, incarnation, lease)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cards = len((await asyncio.to_thread(gpus.find)).numbers)
-    lease: StoreLease | None = None
     server: AgentServer | None = None
     try:
-        await served.start()
-        lease = StoreLease(Leases(store), incarnation, watchdog)
         await lease.start()
+        await served.start()
         server = AgentServer(served, token, AgentInfo(incarnation, node, host, port, labels or {}, cards, memory))
         await server.start()
         yield server
@@ -116,11 +113,10 @@ async def run_agent(
         if server is not None:
             server.refuse()
         await served.stop()
-        if lease is not None:
-            await lease.stop()
+        # The sessions have ended.
+        await lease.stop()
         if server is not None:
             server.stop()
-        store.close()
 
 
 async def _run(options: argparse.Namespace, settings: Settings, token: ClusterToken) -> None:

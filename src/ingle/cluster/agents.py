@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 from ingle import errors
 from ingle.cluster.directory import AgentInfo, Directory
@@ -14,6 +13,7 @@ from ingle.cluster.offer import Agent, AgentStatus
 from ingle.cluster.remote import remote_agent
 from ingle.cluster.token import ClusterToken
 from ingle.cluster.wire.link import Link
+from ingle.store.leases import Renewal
 from ingle.support.background import run_forever
 
 RECONNECT_SECONDS = 0.25
@@ -41,8 +41,16 @@ class ConnectedAgent:
         self.pending = 0
 
 
-Judge = Callable[[str], Coroutine[Any, Any, bool]]
-"""Tells whether an agent that is out of reach has certainly ended."""
+class Judge(Protocol):
+    """Tells which agents have ended."""
+
+    def tell(self, incarnation: str, renewal: Renewal) -> None:
+        """Note a sign of life of an agent."""
+        ...
+
+    async def allowed(self, incarnation: str) -> bool:
+        """Return whether an agent that is out of reach has certainly ended."""
+        ...
 
 
 class Agents:
@@ -100,6 +108,7 @@ class Agents:
     async def _use(self, connected: ConnectedAgent) -> None:
         """Follow the status of an agent until its link breaks."""
         incarnation = connected.info.incarnation
+        hearing = asyncio.get_running_loop().create_task(self._hear(connected))
         try:
             async for status in connected.agent.statuses():
                 connected.status = status
@@ -109,9 +118,18 @@ class Agents:
         except errors.IngleError as error:
             logger.warning("the agent on %s is out of reach: %s", connected.info.node, error.message)
         finally:
+            hearing.cancel()
             if self.up.get(incarnation) is connected:
                 del self.up[incarnation]
+                # The first look begins a watch, so it does not wait for a caller.
+                self._begin_judging(incarnation)
             self._tell()
+
+    async def _hear(self, connected: ConnectedAgent) -> None:
+        """Note the renewals of an agent's lease until its link breaks."""
+        with contextlib.suppress(errors.IngleError):
+            async for renewal in connected.agent.renewals():
+                self._judge.tell(connected.info.incarnation, renewal)
 
     def _end(self, info: AgentInfo) -> None:
         if len(self._over) >= MAX_OVER:
@@ -135,15 +153,19 @@ class Agents:
 
     async def _judged(self, incarnation: str) -> bool:
         """Return whether a lost agent has ended. All who ask within a moment share the requests to the store."""
+        # One who asks may be cancelled.
+        return await asyncio.shield(self._begin_judging(incarnation))
+
+    def _begin_judging(self, incarnation: str) -> "asyncio.Task[bool]":
         judging = self._judging.get(incarnation)
         if judging is None:
-            judging = self._judging[incarnation] = asyncio.ensure_future(self._judge_once(incarnation))
-        # One who asks may be cancelled.
-        return await asyncio.shield(judging)
+            judging = asyncio.get_running_loop().create_task(self._judge_once(incarnation))
+            self._judging[incarnation] = judging
+        return judging
 
     async def _judge_once(self, incarnation: str) -> bool:
         try:
-            return await self._judge(incarnation)
+            return await self._judge.allowed(incarnation)
         finally:
             loop = asyncio.get_running_loop()
             loop.call_later(JUDGED_SECONDS, self._judging.pop, incarnation, None)

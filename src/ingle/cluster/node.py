@@ -72,7 +72,7 @@ class ClusterNode:
         self._token = token
         self._store = store
         self._leases = Leases(store)
-        self.agents = Agents(directory, token, Takeover(self._leases, silence).allowed)
+        self.agents = Agents(directory, token, Takeover(self._leases, silence))
         self._router = Router(self.agents, store, token)
         self._creates = FairQueue(CREATES_AT_ONCE, TENANT_CREATES, MAX_WAITING, _overloaded)
         self._random = random.Random()

@@ -9,6 +9,7 @@ from ingle.events import Restored, SessionInfo
 from ingle.nodes import Node
 from ingle.requests import NewSession
 from ingle.store.claims import Claim
+from ingle.store.leases import Renewal
 
 
 class AgentStatus(Struct, frozen=True):
@@ -50,6 +51,10 @@ class Agent(Protocol):
 
     def statuses(self) -> AsyncIterator[AgentStatus]:
         """Yield how busy the agent is, now and after each change."""
+        ...
+
+    def renewals(self) -> AsyncIterator[Renewal]:
+        """Yield the renewals of the agent's lease, each before it is written."""
         ...
 
     async def create(self, new: NewSession, epoch: int | None) -> SessionInfo:

@@ -200,7 +200,9 @@ class Router:
             if agent is None:
                 continue
             try:
-                await agent.agent.adopt(claim)
+                if await agent.agent.adopt(claim):
+                    self.learn(claim.key, agent.info.incarnation)
+                    return agent
             except errors.IngleError as error:
                 failure = error
             newest = await self._claims.newest(claim.key)

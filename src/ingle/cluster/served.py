@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
+from ingle.cluster.fence.lease import StoreLease
 from ingle.cluster.offer import AgentStatus, LeftSession
 from ingle.events import Restored, SessionInfo
 from ingle.isolation.limits.usage_samples import machine_memory
@@ -18,6 +19,7 @@ from ingle.requests import NewSession, session_key
 from ingle.sessions.spec import check_name, tenant_of
 from ingle.settings import Settings
 from ingle.store.claims import Claim
+from ingle.store.leases import Renewal
 from ingle.store.shared import SharedStore
 from ingle.support.background import run_forever
 
@@ -48,7 +50,8 @@ logger = logging.getLogger(__name__)
 class ServedNode:
     """Implementation of the protocol `Agent`. The node has the store with the claims."""
 
-    def __init__(self, settings: Settings, home: Path, incarnation: str) -> None:
+    def __init__(self, settings: Settings, home: Path, incarnation: str, lease: StoreLease) -> None:
+        self._lease = lease
         self.node = LocalNode(settings, home, PLACE, incarnation)
         # Any gateway finds a task by its id.
         self.node.tasks.shell.id_suffix = f"-{incarnation}"
@@ -74,7 +77,7 @@ class ServedNode:
 
     @property
     def store(self) -> SharedStore:
-        """The store of this node. Its claims and its lease are in the name of this agent."""
+        """The store of this node. Its claims are in the name of this agent."""
         return self.node.manager.takeover.shared
 
     async def _warm(self) -> None:
@@ -244,7 +247,10 @@ class ServedNode:
         again = {"session_id": session.id, "isolation": grant.isolation}
         return LeftSession(name, msgspec.structs.replace(made, **again, cwd=None, own_folder=True, shares=None))
 
-    # --- load ---
+    # --- signs of life ---
+
+    def renewals(self) -> AsyncIterator[Renewal]:
+        return self._lease.renewals()
 
     async def statuses(self) -> AsyncIterator[AgentStatus]:
         last = None

@@ -162,12 +162,13 @@ class SharedStore:
         used = self._used.setdefault(tenant, UsedPacks(self.store, tenant))
         await self.packs(tenant).collect(used.read, older_than)
 
-    async def close(self) -> None:
+    async def close(self, *, release: bool) -> None:
+        """End what is under way; `release`: and the lease of this server."""
         for task in list(self._collecting):
             task.cancel()
         if self._collecting:
             await asyncio.wait(self._collecting)
-        await self.leases.close(self.agent)
+        await self.leases.close(self.agent if release else None)
         self.store.close()
 
 

@@ -60,9 +60,10 @@ class Store:
         """Return the content of an object, or None if there is none."""
         return await self._call(partial(self.objects.read, path))
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, *, attempts: int = ATTEMPTS) -> None:
         """Create or replace an object."""
-        await self._call(partial(self.objects.write, path, data), CALL_SECONDS + len(data) / MIN_BYTES_PER_SECOND)
+        seconds = CALL_SECONDS + len(data) / MIN_BYTES_PER_SECOND
+        await self._call(partial(self.objects.write, path, data), seconds, attempts)
 
     async def create(self, path: str, data: bytes) -> bool:
         """Create an object unless it exists. Return True for exactly one caller.
@@ -129,14 +130,14 @@ class Store:
                 "one session; use a store that does, such as S3, MinIO, Google Cloud Storage or a folder"
             )
 
-    async def _call(self, work: Callable[[], T], seconds: float | None = CALL_SECONDS) -> T:
+    async def _call(self, work: Callable[[], T], seconds: float | None = CALL_SECONDS, attempts: int = ATTEMPTS) -> T:
         attempt = 0
         while True:
             try:
                 return await self._attempt(work, seconds)
             except errors.StoreFailed as error:
                 attempt += 1
-                if attempt == ATTEMPTS or isinstance(error, FINAL):
+                if attempt == attempts or isinstance(error, FINAL):
                     raise
             await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
 

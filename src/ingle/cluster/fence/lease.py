@@ -1,13 +1,18 @@
-"""The agent's lease at the store: renewed again and again, and each success reported to the watchdog."""
+"""The agent's lease at the store: renewed again and again, and each success reported to the watchdog.
+
+Each renewal is told to the gateways before it is written. `ingle.store.leases` says what they conclude from it.
+"""
 
 import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import AsyncIterator
 
 from ingle.cluster.fence.watchdog import VARIABLE, now
 from ingle.errors import IngleError
-from ingle.store.leases import Leases
+from ingle.store.leases import Leases, Renewal, new_renewal
+from ingle.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +35,20 @@ def watchdog_descriptor() -> int | None:
 
 
 class StoreLease:
-    """Lease of one agent at the store."""
+    """Lease of one agent at the store. It is the only one that renews it."""
 
-    def __init__(self, leases: Leases, incarnation: str, watchdog: int | None) -> None:
-        self._leases = leases
+    def __init__(self, store: Store, incarnation: str, watchdog: int | None) -> None:
+        """The store is the lease's own: it is closed with it, after the sessions have ended."""
+        self._store = store
+        self._leases = Leases(store)
         self._incarnation = incarnation
         self._watchdog = watchdog
+        self._generation = 0
+        self._failing = False
         self._renewing: asyncio.Task[None] | None = None
+        self._current: Renewal | None = None
+        self._told = asyncio.Event()
+        """Set when the current renewal is replaced."""
 
     async def start(self) -> None:
         """Take the lease before the first session can exist, and renew it from now on."""
@@ -48,26 +60,49 @@ class StoreLease:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
-        with contextlib.suppress(IngleError, TimeoutError):
-            await asyncio.wait_for(self._leases.release(self._incarnation), RENEWAL_SECONDS)
+            with contextlib.suppress(IngleError, TimeoutError):
+                await asyncio.wait_for(self._leases.release(self._incarnation), RENEWAL_SECONDS)
+        self._store.close()
+
+    async def renewals(self) -> AsyncIterator[Renewal]:
+        """Yield the current renewal, and each that follows. A slow reader misses some."""
+        while True:
+            told = self._told
+            if self._current is not None:
+                yield self._current
+            await told.wait()
 
     async def _renew_forever(self) -> None:
-        failing = False
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                await asyncio.wait_for(self._renew(), RENEWAL_SECONDS)
+                await self._renew()
             except (IngleError, TimeoutError) as error:
-                if not failing:
+                if not self._failing:
                     logger.warning("the lease at the store could not be renewed: %s", error)
-                failing = True
-            else:
-                failing = False
+                self._failing = True
+                continue
+            if self._failing:
+                self._failing = False
+                with contextlib.suppress(IngleError):
+                    await self._leases.release(self._incarnation, before=self._generation)
 
     async def _renew(self) -> None:
         began = now()
-        await self._leases.renew(self._incarnation)
+        self._tell(new_renewal(self._generation))
+        assert self._current is not None
+        try:
+            await asyncio.wait_for(self._leases.renew(self._incarnation, self._current), RENEWAL_SECONDS)
+        except (IngleError, TimeoutError):
+            # The store may still carry it out, after later ones: those are written elsewhere.
+            self._generation += 1
+            raise
         if self._watchdog is not None:
             # A full pipe means that the watchdog hangs; it has unread renewals then.
             with contextlib.suppress(BlockingIOError):
                 os.write(self._watchdog, b"%.3f\n" % began)
+
+    def _tell(self, renewal: Renewal) -> None:
+        self._current = renewal
+        self._told.set()
+        self._told = asyncio.Event()

@@ -1,16 +1,24 @@
-"""When a gateway may restore the sessions of a lost agent elsewhere."""
+"""When a gateway may restore the sessions of a lost agent elsewhere.
 
-import asyncio
+The watchdog kills the sessions `watchdog.END_SECONDS` after the begin of the last renewal that succeeded, at the head
+or at the store. So a gateway needs a proof that no renewal has begun for `TAKEOVER_SECONDS` and succeeded, at both.
+The two silences are counted at the same time, and from the last sign of life on, not from the loss of the link:
+
+- The link to Ray reads the head all the time. Its watch of an agent begins when it sees a renewal, so after its begin.
+- The agent tells each renewal at the store over the link, after its begin. If the store still has the renewal that was
+  told last, the watch of the store began with the telling. Otherwise it begins with the first look at the store, or
+  earlier by the store's own clock.
+
+Both watches begin after the begin of the last renewal that succeeded. So both are shorter than the watchdog's.
+"""
+
 from collections.abc import Callable
 
 from ingle.errors import IngleError
-from ingle.store.leases import Leases
+from ingle.store.leases import Leases, Renewal
 
 TAKEOVER_SECONDS = 4.0
 """Silence after which an agent's sessions have ended: `watchdog.END_SECONDS` and some time to kill them."""
-
-LOOK_SECONDS = 0.25
-"""Interval at which the leases of a lost agent are read."""
 
 
 class Takeover:
@@ -20,27 +28,23 @@ class Takeover:
         self._leases = leases
         self._head = head
 
+    def tell(self, incarnation: str, renewal: Renewal) -> None:
+        """Note a renewal that an agent has told."""
+        self._leases.tell(incarnation, renewal)
+
     async def allowed(self, incarnation: str) -> bool:
         """Return whether the agent was silent for long enough at the head and at the store.
 
         A head or store that cannot be read proves nothing, so that the answer is no.
         """
+        try:
+            # Also while the head knows the agent: the watch of the store must not wait for the head's.
+            at_store = await self._leases.last_seen(incarnation)
+        except IngleError:
+            return False
         if self._head is not None:
             at_head = self._head(incarnation)
             if at_head is None or at_head < TAKEOVER_SECONDS:
                 return False
-        try:
-            at_store = await self._leases.last_seen(incarnation)
-        except IngleError:
-            return False
         # An agent without a lease has released it, after its sessions had ended.
         return at_store is None or at_store >= TAKEOVER_SECONDS
-
-    async def wait(self, incarnation: str, seconds: float) -> bool:
-        """Wait until a takeover is allowed. Return False if it is not within `seconds`."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        while not await self.allowed(incarnation):
-            if asyncio.get_running_loop().time() >= deadline:
-                return False
-            await asyncio.sleep(LOOK_SECONDS)
-        return True

@@ -34,13 +34,16 @@ class Heard:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, float]] = {}
 
-    def silence(self, incarnation: str, count: int, at: float) -> float:
-        """Return the seconds since the agent's count was seen to change."""
+    def silence(self, incarnation: str, count: int, began: float, ended: float) -> float:
+        """Return the seconds since the agent's count was seen to change, at a reading between these two times.
+
+        A change may have come at the end of the reading that saw it, and another one since the begin of this one.
+        """
         known = self._counts.get(incarnation)
         if known is None or known[0] != count:
-            self._counts[incarnation] = (count, at)
+            self._counts[incarnation] = (count, ended)
             return 0.0
-        return at - known[1]
+        return began - known[1]
 
 
 class Link:
@@ -68,11 +71,13 @@ class Link:
 
     def report(self) -> dict[str, Any]:
         agents: dict[str, dict[str, Any]] = {}
-        at = time.monotonic()
-        for value in self._values(AGENT_KEY).values():
+        began = time.monotonic()
+        values = self._values(AGENT_KEY).values()
+        ended = time.monotonic()
+        for value in values:
             told = json.loads(value)
             incarnation = told["info"]["incarnation"]
-            silent = self._heard.silence(incarnation, told["count"], at)
+            silent = self._heard.silence(incarnation, told["count"], began, ended)
             agents[incarnation] = {"info": told["info"], "silent": silent}
         return {
             "agents": agents,

@@ -70,7 +70,12 @@ class SharedSessions:
     @property
     def takes_over(self) -> bool:
         """Whether this server looks for sessions of others by itself. In a cluster, gateways say who takes one over."""
-        return self._place == SERVE and self._settings.store_takeover > 0
+        return self.renews and self._settings.store_takeover > 0
+
+    @property
+    def renews(self) -> bool:
+        """Whether this server has a lease of its own. In a cluster the agent above it renews the one they share."""
+        return self._place == SERVE
 
     @property
     def renew_seconds(self) -> float:
@@ -83,11 +88,12 @@ class SharedSessions:
         await store.check()
         self._shared = SharedStore(store, self._server, self._settings.node or platform.node())
         self._saves.share(self._shared, await self._shared.signing_key())
-        await self._shared.leases.renew(self._server)
+        if self.renews:
+            await self.renew()
 
     async def stop(self) -> None:
         if self._shared is not None:
-            await self._shared.close()
+            await self._shared.close(release=self.renews)
 
     async def renew(self) -> None:
         await self.shared.leases.renew(self._server)
@@ -150,7 +156,7 @@ class SharedSessions:
             noted = await in_thread(partial(self._noted, row))
             stored = None
             if newest is None or noted == (newest.epoch, newest.agent):
-                stored = await self._take(key, newest, row)
+                stored = await self._take(SessionSaves(self.shared.store, key), key, newest, row)
             if stored is None:
                 logger.warning("another server has session %s, or had it last; it is not restored from here", row.name)
                 await self._registry.remove(row.uid)
@@ -201,8 +207,9 @@ class SharedSessions:
         """Take a session over from the server that had it. Return None if another was faster, or if it has ended."""
         if before.agent == self._server and not before.released and self._had(before):
             return None  # it ends here at this moment, or has to be given up
+        saves = SessionSaves(self.shared.store, before.key)
         try:
-            save = await SessionSaves(self.shared.store, before.key).newest(before.epoch + 1)
+            save = await saves.newest(before.epoch + 1)
         except errors.SnapshotDamaged:
             # It is not claimed: the machine that had it may still have its save on the disk.
             self.leave(before.key)
@@ -210,7 +217,7 @@ class SharedSessions:
         if save is None:
             await self._bury(before)
             return None
-        stored = await self._take(before.key, before, None)
+        stored = await self._take(saves, before.key, before, None)
         if stored is None:
             return None
         row = stored.row
@@ -233,13 +240,13 @@ class SharedSessions:
             # A server that is only slow must find a newer epoch.
             await self.shared.claims.release(taken)
 
-    async def _take(self, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
+    async def _take(self, saves: SessionSaves, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
         """Claim a session, and go on with its newest save: that of the store, or one of this machine's row."""
         claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
         if claim is None:
             return None
         try:
-            earlier = await SessionSaves(self.shared.store, key).newest(claim.epoch)
+            earlier = await saves.newest(claim.epoch)
         except errors.SnapshotDamaged as error:
             if row is None:
                 raise

@@ -53,10 +53,11 @@ class Takeover:
         return self._durable.shared
 
     async def open(self) -> None:
-        """Open the object store, if there is one. From now on the lease is renewed: the start may take long."""
+        """Open the object store, if there is one. From now on a lease is renewed: the start may take long."""
         shared = self._shared
         if shared is not None:
             await shared.start()
+        if shared is not None and shared.renews:
             self._run("renewing the lease in the store", lambda: self._renew(shared))
 
     async def start(self) -> None:

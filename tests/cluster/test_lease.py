@@ -1,0 +1,85 @@
+"""The lease of an agent: what it tells gateways, what it writes, and what it reports to the watchdog."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ingle.cluster.fence.lease import StoreLease
+from ingle.cluster.ray.raylink import Heard
+from ingle.store.leases import Leases
+from ingle.store.store import Store, open_store
+from support.waiting import until
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    made = open_store(str(tmp_path / "store"))
+    yield made
+    made.close()
+
+
+async def test_each_renewal_is_told_and_then_written(store: Store, tmp_path: Path) -> None:
+    lease = StoreLease(open_store(str(tmp_path / "store")), "one", None)
+    await lease.start()
+    marks = set()
+    async with asyncio.timeout(20):
+        async for renewal in lease.renewals():
+            # Until the next one is told, the one before is there.
+            written = await store.read("leases/one.0")
+            assert written is not None
+            assert written.decode() in marks | {renewal.mark}
+            marks.add(renewal.mark)
+            if len(marks) == 3:
+                break
+    await lease.stop()
+    assert await store.list("leases/") == []
+
+
+@pytest.mark.req("node.once")
+async def test_a_renewal_without_an_answer_is_not_counted_and_opens_a_generation(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    own = open_store(str(tmp_path / "store"))
+    lease = StoreLease(own, "one", writing)
+    await lease.start()
+    assert os.read(reading, 100).count(b"\n") == 1
+    write = own.objects.write
+    refused = []
+
+    def refuse_once(path: str, data: bytes) -> None:
+        if not refused:
+            refused.append(path)
+            raise OSError("the connection broke")
+        write(path, data)
+
+    monkeypatch.setattr(own.objects, "write", refuse_once)
+    assert await until(lambda: refused)
+    with pytest.raises(BlockingIOError):
+        os.read(reading, 100)
+
+    async def renewed() -> list[str]:
+        return [each.path for each in await store.list("leases/")]
+
+    async with asyncio.timeout(20):
+        # Once a later one is there, the earlier generation is removed.
+        while await renewed() != ["leases/one.1"]:
+            await asyncio.sleep(0.01)
+    assert os.read(reading, 100).count(b"\n") >= 1
+    await lease.stop()
+    os.close(reading)
+    os.close(writing)
+    assert await Leases(store).last_seen("one") is None
+
+
+@pytest.mark.req("node.once")
+def test_a_slow_reading_of_the_head_counts_for_no_silence() -> None:
+    heard = Heard()
+    # A renewal that came during a reading of five seconds may have come at its end.
+    assert heard.silence("one", 1, 10.0, 15.0) == 0.0
+    assert heard.silence("one", 1, 15.5, 20.0) == 0.5
+    assert heard.silence("one", 2, 20.0, 25.0) == 0.0
