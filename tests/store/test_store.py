@@ -30,6 +30,9 @@ async def test_objects_are_written_read_listed_and_deleted(store: Store) -> None
     await store.write("a/b", b"4")
     assert await store.read("a/b") == b"4"
     assert [(each.path, each.size) for each in await store.list("a/")] == [("a/b", 1), ("a/c/d", 2)]
+    assert [each.path for each in await store.list("a")] == ["a/b", "a/c/d", "ab"]
+    assert [each.path for each in await store.list("a/c")] == ["a/c/d"]
+    assert await store.list("a/cc") == []
     await store.delete("a/b")
     await store.delete("a/b")
     assert [each.path for each in await store.list("a/")] == ["a/c/d"]

@@ -101,8 +101,11 @@ class BucketObjects:
         return True
 
     def list(self, prefix: str) -> list[Entry]:
+        # With the last part as a filter it is one request, also where nothing is found.
+        folder, _, last = self._path(prefix).removesuffix("/").rpartition("/")
+        last += "/" if prefix.endswith("/") else ""
         try:
-            found: dict[str, dict[str, Any]] = self._files.find(self._path(prefix), detail=True)
+            found: dict[str, dict[str, Any]] = self._files.find(folder, prefix=last, detail=True)
         except FileNotFoundError:
             return []
         # Some stores list a folder itself, or an object that is no folder.

@@ -70,14 +70,13 @@ class FolderObjects:
 
     def list(self, prefix: str) -> list[Entry]:
         found = []
-        for folder, _, names in os.walk(self._folder / prefix):
+        for folder, _, names in os.walk(self._folder / prefix.rpartition("/")[0]):
             for name in names:
-                if not name.endswith(DRAFT):
-                    path = Path(folder, name)
+                where = Path(folder, name).relative_to(self._folder).as_posix()
+                if where.startswith(prefix) and not name.endswith(DRAFT):
                     with contextlib.suppress(FileNotFoundError):
-                        about = path.stat()
+                        about = (self._folder / where).stat()
                         version = f"{about.st_ino}.{about.st_mtime_ns}.{about.st_size}"
-                        where = path.relative_to(self._folder).as_posix()
                         found.append(Entry(where, about.st_size, about.st_mtime, version))
         return sorted(found)
 

@@ -44,7 +44,7 @@ class Objects(Protocol):
         ...
 
     def list(self, prefix: str) -> list[Entry]:
-        """Return all objects below a prefix that ends with a slash, by path."""
+        """Return all objects whose path begins with a prefix: a folder with its slash, or also a part of a name."""
         ...
 
     def delete(self, path: str) -> None:

@@ -5,6 +5,7 @@ saves once more, and removes the pack if still none uses it. A server writes its
 for missing packs, and only then reports the save. One of the two sees the other. A marked pack is never used again.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -24,6 +25,9 @@ MAX_SMALL_PACKS = 24
 
 MIN_USED_SHARE = 0.5
 """A save that uses a smaller share of a pack uploads these chunks again. So loading it reads little in vain."""
+
+MAX_SINGLE_LOOKS = 4
+"""Packs of a save that are looked at one by one. For more, all packs of the tenant are listed, a thousand at once."""
 
 UNUSED_SECONDS = 3600.0
 """Age of a pack from which on it may be marked. Younger ones may be part of a save that is being written."""
@@ -60,6 +64,7 @@ class StoredPacks:
             self._where.update(dict.fromkeys(digests, name))
 
     def _forget(self, name: str) -> None:
+        self._sizes.pop(name, None)
         for digest in self._packs.pop(name, set()):
             if self._where.get(digest) == name:
                 del self._where[digest]
@@ -106,16 +111,22 @@ class StoredPacks:
 
     async def any_lost(self, packs: Packs) -> bool:
         """Return whether packs are gone or marked. This server does not use those any more."""
-        whole, marked = await self._list()
-        self._sizes = {name: entry.size for name, entry in whole.items()}
+        if len(packs) <= MAX_SINGLE_LOOKS:
+            looks = await asyncio.gather(*(self._list(name) for name in packs))
+        else:
+            looks = [await self._list()]
+        whole = {name: entry for found, _ in looks for name, entry in found.items()}
+        marked = {name for _, found in looks for name in found}
+        self._sizes |= {name: entry.size for name, entry in whole.items()}
         lost = [name for name in packs if name not in whole or name in marked]
         for name in lost:
             self._forget(name)
         return bool(lost)
 
-    async def _list(self) -> tuple[dict[str, Entry], set[str]]:
-        """Return all packs, and the names of those that are marked."""
-        entries = {each.path.removeprefix(self._folder): each for each in await self._store.list(self._folder)}
+    async def _list(self, name: str = "") -> tuple[dict[str, Entry], set[str]]:
+        """Return all packs, or the one of a name, and the names of those that are marked."""
+        found = await self._store.list(self._folder + name)
+        entries = {each.path.removeprefix(self._folder): each for each in found}
         whole = {path.removesuffix(PACK): each for path, each in entries.items() if path.endswith(PACK)}
         return whole, {path.removesuffix(MARK) for path in entries if path.endswith(MARK)}
 

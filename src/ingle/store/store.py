@@ -107,7 +107,7 @@ class Store:
             return await self._call(work, None)
 
     async def list(self, prefix: str) -> list[Entry]:
-        """Return all objects below a prefix that ends with a slash, by path."""
+        """Return all objects whose path begins with a prefix, sorted by path. See `Objects.list`."""
         return await self._call(partial(self.objects.list, prefix))
 
     async def delete(self, path: str) -> None:
