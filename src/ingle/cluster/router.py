@@ -5,6 +5,7 @@ agent answers that it does not have the session.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -21,7 +22,7 @@ from ingle.cluster.wire.surface import Verb
 from ingle.errors import SessionNotFound
 from ingle.snapshots.registry import Row
 from ingle.store.claims import Claim, Claims
-from ingle.store.saves import SessionSaves
+from ingle.store.saves import SessionSaves, StoredSave
 from ingle.store.store import Store
 
 FIND_SECONDS = 10.0
@@ -170,26 +171,34 @@ class Router:
     async def _at(self, claim: Claim) -> ConnectedAgent:
         """Return the agent that has a claim. Wait for a while if it is out of reach."""
         deadline = _deadline()
+        save: StoredSave | None = None
+        looked = False
         while True:
             if (agent := self._agents.up.get(claim.agent)) is not None:
                 self.learn(claim.key, claim.agent)
                 return agent
             if await self._agents.is_over(claim.agent):
-                return await self._restored(claim)
+                return await self._restored(claim, save)
+            if not looked:
+                # There is time for it now. The request that made the session is the same in all its saves.
+                looked = True
+                with contextlib.suppress(errors.IngleError):
+                    save = await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
             if asyncio.get_running_loop().time() >= deadline:
                 raise errors.Unavailable(
                     f"the machine {claim.node!r} of session {_name(claim.key)!r} is out of reach; try again"
                 )
             await self._agents.wait_changed(LOOK_SECONDS)
 
-    async def _restored(self, claim: Claim) -> ConnectedAgent:
+    async def _restored(self, claim: Claim, save: StoredSave | None = None) -> ConnectedAgent:
         """Have the session of an agent that has ended or given it up restored on another one, and return that one.
 
         Of several gateways that do this at once, one agent gets the next epoch, and all of them find it there. Each
-        agent is asked once. One that may not have the session releases its claim again.
+        agent is asked once. One that may not have the session releases its claim again. `save` is one that was read
+        before.
         """
         name = _name(claim.key)
-        save = await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
+        save = save or await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
         if save is None:
             raise errors.SessionLost(name, claim.node)
         wanted = msgspec.json.decode(save.row, type=Row).made

@@ -91,11 +91,14 @@ class StoredTimeline:
     async def fetch(self, mark: TimelineMark) -> None:
         """Write the part of a timeline that belongs to a save to the file."""
         parts = []
-        for entry in await self._store.list(f"{self._folder}{mark.epoch:010d}/"):
-            start = int(entry.path.rpartition("/")[2])
-            if mark.first <= start < mark.end:
-                data = await self._store.read(entry.path)
-                parts.append((data or b"")[: mark.end - start])
+        start = mark.first
+        while start < mark.end:
+            # The next segment begins where this one ends. The last one may have grown since.
+            data = await self._store.read(self._segment(mark.epoch, start))
+            if not data:
+                break
+            parts.append(data[: mark.end - start])
+            start += len(data)
         await in_thread(lambda: self._write(parts))
 
     def _write(self, parts: list[bytes]) -> None:
