@@ -65,10 +65,9 @@ ON_CLUSTER = $(addprefix tests/,sessions/cells/test_cells.py sessions/cells/test
 	sessions/stdin/test_stdin.py sessions/state/test_forks.py sessions/state/test_checkpoints.py \
 	shell/test_shell_session.py http/test_http.py http/test_http_files.py mcp/test_mcp_http.py)
 
-# All tests that are marked `ray` share one cluster, so that they run in one process.
+# All of them share one cluster, so that they run in one process.
 test-cluster: $(STAMP_RAY)
-	@$(PYTEST) --cluster $(ON_CLUSTER) $(ARGS)
-	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest --cluster -m ray --timeout=180 $(ON_CLUSTER) tests/cluster $(ARGS)
 
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)

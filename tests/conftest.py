@@ -17,8 +17,9 @@ from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.allocator import return_freed_memory
-from support.cluster import Cluster, cluster
+from support.cluster import clean
 from support.processes import MARK, marked_processes, own_mark
+from support.ray_cluster import RayCluster
 from support.server import Server
 from support.service import SharedServices, assert_empty, make_settings
 from support.shared_server import SharedServer, end_all
@@ -30,8 +31,11 @@ collect_ignore = ["compat"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--isolation", default="none", help="The level of sessions, where a test names none.")
-    parser.addoption("--cluster", action="store_true", help="Run the tests that can on a cluster of three agents.")
+    parser.addoption("--cluster", action="store_true", help="Run the tests that can on a Ray cluster of three nodes.")
 
+
+NODES = 3
+"""Nodes of the Ray cluster."""
 
 USUAL: dict[str, object] = {"preload": [], "pool": 1}
 """Settings of a service when a test names none."""
@@ -54,6 +58,15 @@ def pytest_configure(config: pytest.Config) -> None:
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
         common.mkdir(exist_ok=True, mode=0o700)
         os.environ["INGLE_MOUNT"] = str(common)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--cluster`, tests of one machine are tests on Ray too, so that `-m ray` selects them."""
+    if config.getoption("--cluster"):
+        for item in items:
+            if not {"service", "server"}.isdisjoint(getattr(item, "fixturenames", ())):
+                item.add_marker("ray")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -123,24 +136,32 @@ def only_own_services_are_patched(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-async def suite_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster | None]:
-    """The cluster of a run with `--cluster`."""
-    if not request.config.getoption("--cluster"):
-        yield None
-        return
-    async with cluster(make_settings(**USUAL), 3) as made:
-        yield made
+def whole_ray_cluster() -> Iterator[RayCluster]:
+    """The Ray cluster of a run, for all tests that need one."""
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        made = RayCluster(Path(folder) / "home", NODES, make_settings(**USUAL))
+        try:
+            made.repair()
+            yield made
+        finally:
+            made.ingle("cluster", "down")
+
+
+@pytest.fixture(scope="session")
+async def whole_cluster_service(whole_ray_cluster: RayCluster) -> AsyncIterator[Service]:
+    """One gateway for the run: each has a process with Ray, which takes seconds to start."""
+    running = await whole_ray_cluster.service()
+    yield running
+    await running.stop()
 
 
 @pytest.fixture
-async def cluster_service(suite_cluster: Cluster, settings: Settings) -> AsyncIterator[Service]:
+async def cluster_service(whole_cluster_service: Service, settings: Settings) -> AsyncIterator[Service]:
     """A gateway of a cluster that other tests have used before. After the test its sessions and tasks are ended."""
-    if settings != suite_cluster.settings:
+    if settings != make_settings(**USUAL):
         pytest.skip("the agents of this cluster have other settings")
-    running = await suite_cluster.gateway()
-    yield running
-    await suite_cluster.clean(running)
-    await running.stop()
+    yield whole_cluster_service
+    await clean(whole_cluster_service)
 
 
 @pytest.fixture
@@ -232,10 +253,10 @@ def shared_server(shared_servers: SharedServer) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def cluster_gateway(suite_cluster: Cluster) -> Iterator[Server]:
+def cluster_gateway(whole_ray_cluster: RayCluster) -> Iterator[Server]:
     """`ingle serve` as a gateway of the cluster."""
     with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
-        made = Server(Path(folder) / "home", *suite_cluster.flags, env={**suite_cluster.environment, MARK: uuid4().hex})
+        made = whole_ray_cluster.gateway(home=Path(folder) / "home")
         yield made
         assert made.stop() == 0, "".join(made.said)
 

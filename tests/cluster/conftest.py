@@ -1,8 +1,6 @@
 """Clusters of the tests: one of Ray for all that are marked `ray`, and agents without Ray for each module."""
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,19 +10,6 @@ from ingle.settings import Settings
 from support.cluster import Cluster, cluster
 from support.ray_cluster import RayCluster
 from support.service import make_settings
-
-NODES = 3
-
-
-@pytest.fixture(scope="session")
-def whole_ray_cluster() -> Iterator[RayCluster]:
-    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
-        cluster = RayCluster(Path(folder) / "home", NODES)
-        try:
-            cluster.repair()
-            yield cluster
-        finally:
-            cluster.ingle("cluster", "down")
 
 
 @pytest.fixture

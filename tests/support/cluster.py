@@ -16,7 +16,7 @@ from ingle import errors
 from ingle.callers import Caller
 from ingle.cluster.directory import AgentInfo, StaticDirectory
 from ingle.cluster.node import ClusterNode
-from ingle.cluster.token import VARIABLE, ClusterToken
+from ingle.cluster.token import ClusterToken
 from ingle.service import Service
 from ingle.service.access import Shared
 from ingle.settings import Settings
@@ -117,38 +117,25 @@ class Cluster:
         assert await until(lambda: len(node.agents.up) == len(alive), 30)
         return service
 
-    @property
-    def flags(self) -> list[str]:
-        """Flags of `ingle serve` for a gateway."""
-        addresses = ",".join(f"{each.info.host}:{each.info.port}" for each in self.agents)
-        return ["--cluster", f"static:{addresses}", "--store", self.store]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of `ingle serve` for a gateway."""
-        file = self.folder / "token"
-        file.touch(0o600)
-        file.write_text(TOKEN)
-        return {VARIABLE: str(file)}
-
-    async def clean(self, gateway: Service) -> None:
-        """End the sessions and tasks of the owner and of the tenants that tests have."""
-        for tenant in TENANTS:
-            service = gateway.acting_for(Caller("cleaner", tenant))
-            for task in await service.shell_tasks():
-                if task.status in ("running", "paused"):
-                    await service.shell_cancel(task.task_id)
-            for session in await service.list_sessions():
-                with contextlib.suppress(errors.SessionNotFound):
-                    await service.end_session(session.session_id)
-            for snapshot in await service.list_snapshots():
-                await service.delete_snapshot(snapshot.name)
-
     async def stop(self) -> None:
         for gateway in self._gateways:
             if not gateway.stopping:
                 await gateway.stop()
         await asyncio.gather(*(each.stop() for each in self.agents))
+
+
+async def clean(gateway: Service) -> None:
+    """End the sessions and tasks of the owner and of the tenants that tests have."""
+    for tenant in TENANTS:
+        service = gateway.acting_for(Caller("cleaner", tenant))
+        for task in await service.shell_tasks():
+            if task.status in ("running", "paused"):
+                await service.shell_cancel(task.task_id)
+        for session in await service.list_sessions():
+            with contextlib.suppress(errors.SessionNotFound):
+                await service.end_session(session.session_id)
+        for snapshot in await service.list_snapshots():
+            await service.delete_snapshot(snapshot.name)
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ingle.cluster.fence.watchdog import descendants
+from ingle.cluster.node import ClusterNode
+from ingle.cluster.ray.directory import RayDirectory
 from ingle.cluster.ray.local import LocalCluster
+from ingle.cluster.token import FILE, ClusterToken
+from ingle.service import Service
+from ingle.service.access import Shared
+from ingle.settings import Settings
+from ingle.store.store import open_store
+from support.cluster import variables
 from support.processes import command_line
 from support.server import Server
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 AGENT = "ingle.cluster.agent"
 
@@ -27,11 +36,14 @@ SETTINGS = {"INGLE_PRELOAD": "", "INGLE_POOL": "1"}
 class RayCluster:
     """A cluster with some nodes. Tests kill parts of it; `repair` starts them again."""
 
-    def __init__(self, home: Path, nodes: int) -> None:
+    def __init__(self, home: Path, nodes: int, settings: Settings | None = None) -> None:
+        """Agents have these settings; usually those of `SETTINGS`."""
         self.home = home
         self.nodes = nodes
         self.local = LocalCluster(home)
-        self.environment = {**os.environ, **SETTINGS, "INGLE_HOME": str(home)}
+        self.settings = settings
+        given = SETTINGS if settings is None else variables(settings)
+        self.environment = {**os.environ, **given, "INGLE_HOME": str(home)}
 
     def ingle(self, *words: str) -> str:
         """Run a command line of ingle; what it prints."""
@@ -54,6 +66,18 @@ class RayCluster:
         """Start a gateway of its own, beside others."""
         environment = {**SETTINGS, **self.local.cluster_variables(), **self.local.ray_variables()}
         return Server(home or self.home, "--cluster", f"ray://{self.local.address}", *flags, env=environment)
+
+    async def service(self) -> Service:
+        """Return a gateway in this process, connected to all agents."""
+        assert self.settings is not None
+        directory = RayDirectory(self.local.address, self.local.ray_variables())
+        store = await asyncio.to_thread(open_store, self.local.store)
+        token = ClusterToken.read(self.local.folder / FILE)
+        node = ClusterNode(self.settings, self.home / "service", directory, token, store, directory.silence)
+        made = Service(self.settings, node, shared=Shared(node.key_store))
+        await made.start()
+        assert await until(lambda: len(node.agents.up) == self.nodes, UP_SECONDS)
+        return made
 
     def agent_of(self, node: str) -> int:
         """The pid of a node's agent."""
