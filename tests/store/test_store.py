@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
+from ingle.store import leases
 from ingle.store.claims import Claims
 from ingle.store.leases import Leases, new_renewal
 from ingle.store.objects import quoted, unquoted
@@ -153,6 +154,19 @@ async def test_a_new_reader_knows_the_silence_by_the_time_of_the_store(store: St
         await asyncio.sleep(0.01)
     # Times in a bucket are whole seconds, and a silence is never told as longer than it is.
     assert silence <= time.monotonic() - began
+
+
+async def test_what_killed_servers_have_left_is_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, reader = Leases(store), Leases(store)
+    await killed.renew("one")
+    await killed.silences()
+    assert list(await reader.silences()) == ["one"]
+    monkeypatch.setattr(leases, "LEFT_SECONDS", -1.0)
+    await killed.renew("two")
+    # With this age even the own clock is old. What is seen is told, and then removed.
+    assert list(await reader.silences()) == ["one", "two"]
+    assert [each.path for folder in ("leases/", "clocks/") for each in await store.list(folder)] == []
+    assert await reader.silences() == {}
 
 
 async def test_a_silence_is_counted_from_the_renewal_that_was_told(store: Store, coarse: None) -> None:

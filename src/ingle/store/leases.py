@@ -31,6 +31,9 @@ CLOCKS = "clocks/"
 CLOSE_SECONDS = 5.0
 """Time for the store when a server ends."""
 
+LEFT_SECONDS = 7 * 86400.0
+"""Age of leases and clocks whose servers were killed, or were not heard for so long. Any reader removes them."""
+
 MAX_TOLD = 10_000
 """Servers whose last marks a reader remembers."""
 
@@ -110,8 +113,7 @@ class Leases:
         """Return for how many seconds each agent was silent while the store answered."""
         began = time.monotonic()
         with self._answering():
-            await self._store.write(self._clock, secrets.token_bytes(8))
-            (clock,) = [each for each in await self._store.list(CLOCKS) if each.path == self._clock]
+            now = await self._time()
             leases = await self._store.list(FOLDER)
         listed = time.monotonic()
         found: dict[str, float] = {}
@@ -121,12 +123,28 @@ class Leases:
             if version != lease.version:
                 since = listed
             seen[lease.path] = (lease.version, since)
-            by_store = clock.modified - lease.modified - self._store.objects.resolution - (listed - began)
+            by_store = now - lease.modified - self._store.objects.resolution - (listed - began)
             silence = self._counted(max(by_store, began - since), began)
             agent, _ = _owner(lease)
             found[agent] = min(silence, found.get(agent, silence))
         self._seen = seen
+        for lease in leases:
+            if now - lease.modified > LEFT_SECONDS:
+                # It counts as silent with this object and without it.
+                await self._store.delete(lease.path)
         return found
+
+    async def _time(self) -> float:
+        """Return the time of the store. Remove the clocks of readers that were killed."""
+        clocks: dict[str, float] = {}
+        while self._clock not in clocks:  # another reader may have removed it, if it was not used for long
+            await self._store.write(self._clock, secrets.token_bytes(8))
+            clocks = {each.path: each.modified for each in await self._store.list(CLOCKS)}
+        now = clocks[self._clock]
+        for path, modified in clocks.items():
+            if now - modified > LEFT_SECONDS:
+                await self._store.delete(path)
+        return now
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
