@@ -1,7 +1,9 @@
 """Many sessions at once, and the same again: all answer, and nothing grows."""
 
 import asyncio
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,24 @@ async def test_what_a_session_takes_is_told_from_its_first_moment(pool: int, hom
         held = await service.get_session("one")
         assert held.memory is not None
         assert held.memory > fresh.memory + 45_000_000
+
+
+GET_FLAGS, SET_FLAGS, TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
+
+
+def is_top_folder(folder: Path) -> bool:
+    """Whether ext4 spreads the folders inside over the disk (`lsattr` shows T)."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        (flags,) = struct.unpack("l", fcntl.ioctl(fd, GET_FLAGS, struct.pack("l", 0)))
+        fcntl.ioctl(fd, SET_FLAGS, struct.pack("l", flags))  # is refused where there are no such flags
+    except OSError:
+        pytest.skip("this file system has no flags of ext4")
+    finally:
+        os.close(fd)
+    return bool(flags & TOP_FOLDER)
+
+
+async def test_ext4_spreads_the_folders_of_sessions(service: Service, home: Path) -> None:
+    assert not is_top_folder(home)
+    assert is_top_folder(home / "sessions")

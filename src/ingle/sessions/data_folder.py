@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import struct
 from pathlib import Path
 
 from ingle import errors
@@ -15,6 +16,9 @@ from ingle.private_files import check_folder
 from ingle.sessions.persistence.durable import PREFIX
 from ingle.support import remove_tree
 from ingle.support.running_servers import find_servers
+
+GET_FLAGS, SET_FLAGS, TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
+"""Calls that read and set the flags of a file (FS_IOC_GETFLAGS, FS_IOC_SETFLAGS), and ext4's flag of a top folder."""
 
 
 class DataFolder:
@@ -48,6 +52,7 @@ class DataFolder:
         check_folder(self._home)
         for folder in (self._home, self._home / "run", self._sessions):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _spread(self._sessions)
         self._lock_fd = _lock(self._lock_path(self.server))
         for lock in (self._home / "run").glob("*.lock"):
             if lock.stem != self.server:
@@ -84,6 +89,22 @@ class DataFolder:
 
     def _lock_path(self, server: str) -> Path:
         return self._home / "run" / f"{server}.lock"
+
+
+def _spread(folder: Path) -> None:
+    """Tell ext4 that the folders inside have nothing to do with each other, as `chattr +T` does for /home.
+
+    ext4 then spreads them over the disk. Side by side, each new one is searched behind all that were removed in the last
+    minute: with 100 sessions a second up to a millisecond for each folder. Other file systems refuse the flag.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            (flags,) = struct.unpack("l", fcntl.ioctl(fd, GET_FLAGS, struct.pack("l", 0)))
+            if not flags & TOP_FOLDER:
+                fcntl.ioctl(fd, SET_FLAGS, struct.pack("l", flags | TOP_FOLDER))
+    finally:
+        os.close(fd)
 
 
 def _lock(path: Path) -> int:
