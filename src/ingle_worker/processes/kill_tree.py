@@ -105,6 +105,8 @@ def sweep(
     on_exit: Callable[[int, int, object], None], spare: Collection[int] = (), chosen: Choice | None = None
 ) -> None:
     """Kill all descendants, except below `spare`, or only those below chosen children. Wait until they are gone."""
+    if not reap(on_exit):
+        return  # the usual end: the worker has exited and left nothing
     if chosen is not None:
         chosen, on_exit = _remembered(chosen, on_exit)
     me = os.getpid()
