@@ -103,3 +103,30 @@ def is_top_folder(folder: Path) -> bool:
 async def test_ext4_spreads_the_folders_of_sessions(service: Service, home: Path) -> None:
     assert not is_top_folder(home)
     assert is_top_folder(home / "sessions")
+
+
+OWN_HUGE = "[line for line in open('/proc/self/smaps_rollup') if line.startswith('AnonHugePages')][0].split()[1]"
+
+
+def collapses_memory() -> bool:
+    """Whether this kernel makes huge pages on demand (Linux 6.1 and later)."""
+    major, minor = map(int, os.uname().release.split(".")[:2])
+    return (major, minor) >= (6, 1) and Path("/sys/kernel/mm/transparent_hugepage").exists()
+
+
+@pytest.mark.skipif(not collapses_memory(), reason="this kernel makes no huge pages on demand")
+async def test_sessions_share_the_huge_pages_of_their_interpreter(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large.py").write_text("held = [bytearray(b'x') * 100_000 for _ in range(200)]")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with Service.local(make_settings(preload=["large"], pool=0, isolation="none"), home) as service:
+        await service.create_session("one")
+        shared = await service.execute("one", f"import large\nint({OWN_HUGE})")
+        assert shared.result is not None
+        assert int(shared.result["text/plain"]) > 8_000
+        written = await service.execute("one", f"for each in large.held: each[:] = b'y' * 100_000\nint({OWN_HUGE})")
+        assert written.result == {"text/plain": "0"}
+        await service.create_session("two")
+        same = await service.execute("two", "import large\nset(b''.join(large.held))")
+        assert same.result == {"text/plain": "{120}"}

@@ -25,6 +25,7 @@ from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
 from ingle_worker.processes.forked_inits import ForkedInits
 from ingle_worker.processes.holder import INIT_NAME, fork_below
+from ingle_worker.processes.huge_pages import use_huge_pages
 from ingle_worker.processes.init import Init, enter_group, join
 from ingle_worker.processes.limits import ProcessLimits
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
@@ -308,6 +309,7 @@ class Zygote:
         # Frozen objects are left out of later collections. A collection in a session would otherwise write to, and
         # thereby copy, every shared page.
         gc.freeze()
+        use_huge_pages()
         self._control.sendall(
             messages.encode(messages.ZygoteReady(os.getpid(), VERSION, sys.executable, preloaded, missing))
         )

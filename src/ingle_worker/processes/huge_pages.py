@@ -1,0 +1,65 @@
+"""Huge pages for the memory that every session inherits from its zygote.
+
+A fork copies the entries of all pages, and the end of a process walks through them again. That is a seventh of a
+microsecond for each page, or 1.7 ms for a session with pandas. A huge page is one entry instead of 512. A process that
+writes to it copies 4 KiB, as before.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from ingle_worker.processes.linux import PAGE
+
+HUGE = 1 << 21
+"""Bytes of a huge page where the others have 4 KiB."""
+
+PAGES_PER_HUGE = HUGE // PAGE
+
+MIN_RESIDENT = PAGES_PER_HUGE * 3 // 4
+"""Resident pages that a range needs. The kernel adds the missing ones, so that a thread's empty stack would grow."""
+
+MADV_COLLAPSE = 25
+"""Advice that makes huge pages of existing memory at once (Linux 6.1 and later)."""
+
+try:
+    import ctypes
+
+    _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+except (ImportError, OSError):
+    _libc = None
+
+
+def use_huge_pages() -> None:
+    """Move the anonymous memory of this process to huge pages. Where the kernel has none, it stays as it is."""
+    if _libc is None:
+        return
+    resident = ctypes.create_string_buffer(PAGES_PER_HUGE)
+    for first, last in _anonymous_memory():
+        begin = first = -(-first // HUGE) * HUGE
+        while first + HUGE <= last:
+            found = _libc.mincore(ctypes.c_void_p(first), ctypes.c_size_t(HUGE), resident) == 0
+            if not found or sum(resident.raw) < MIN_RESIDENT:
+                _collapse(begin, first)
+                begin = first + HUGE
+            first += HUGE
+        _collapse(begin, first)
+
+
+def _collapse(first: int, last: int) -> None:
+    # One call for all neighbours: each call waits for all processors.
+    if first < last and _libc is not None:
+        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)
+
+
+def _anonymous_memory() -> Iterator[tuple[int, int]]:
+    """Yield the ranges of addresses that no file is behind."""
+    try:
+        with open("/proc/self/maps") as file:
+            lines = file.readlines()
+    except OSError:
+        return
+    for line in lines:
+        places, rights, _, _, _, *name = line.split(None, 5)
+        if rights == "rw-p" and (not name or name == ["[heap]\n"]):
+            first, last = places.split("-")
+            yield int(first, 16), int(last, 16)
