@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
 
+from ingle.http.server import Server as HttpServer
+from ingle.http.server import listen
 from support.processes import marked_processes
 from support.server import PATIENCE, Server
 from support.waiting import wait_until
@@ -45,6 +50,20 @@ def test_a_signal_ends_everything_in_order_and_answers_those_who_wait(
     waiting.join(PATIENCE)
     assert [(answer["status"], answer["stdout"]) for answer in answers] == [("exit", "on\n")]
     assert marked_processes(mark) == []
+
+
+async def test_a_closed_server_without_connections_ends_without_a_wait() -> None:
+    async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("nobody asks")
+
+    served = HttpServer(uvicorn.Config(answer_nothing, lifespan="off", log_config=None))
+    serving = asyncio.create_task(served.serve(sockets=[listen("127.0.0.1", 0)]))
+    await served.listening.wait()
+    served.close()
+    for _ in range(100):  # Turns of the event loop, in none of which a timer of 0.1 s can end.
+        await asyncio.sleep(0)
+    assert serving.done()
+    await serving
 
 
 @pytest.mark.fresh_service

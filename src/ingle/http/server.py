@@ -56,6 +56,9 @@ GC_THRESHOLD = 10_000
 
 DRAIN_STEP_SECONDS = 0.02
 
+DATE_SECONDS = 1.0
+"""Time after which answers have a new `Date` header. It counts whole seconds."""
+
 OPEN_HOST = "127.0.0.1"
 MAX_OPEN = 256
 """Address of the ports that need no token, and the connections of each."""
@@ -282,7 +285,7 @@ class Listener:
 
     def close(self) -> None:
         """Accept no more connections. `task` ends when the open ones have ended."""
-        self._server.should_exit = True
+        self._server.close()
 
 
 @asynccontextmanager
@@ -331,15 +334,45 @@ async def _warm(service: Service) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers."""
+    """uvicorn without its signal handlers and without its ten looks a second, each of which delays the end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        self.should_exit = True
+        self._closing.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Renew the `Date` header of answers until the server is closed."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), DATE_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listening sockets, then each connection once it has sent its last answer."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                # uvicorn has no event for the end of the last one.
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(DRAIN_STEP_SECONDS)
+                for server in self.servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            for task in self.server_state.tasks:
+                task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
