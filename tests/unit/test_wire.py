@@ -1,5 +1,6 @@
 """The wire keeps its word: frames come back whole, messages mean the same on both sides, nonsense is refused."""
 
+import functools
 import json
 import types
 import typing
@@ -111,6 +112,7 @@ TEXT = st.text(st.characters(codec=None, categories=None), max_size=30) | st.sam
 )
 
 
+@functools.cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """What a field of this type may hold."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -133,6 +135,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     }[kind]
 
 
+@functools.cache
 def instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     return st.builds(cls, **{each.name: values(hints[each.name]) for each in fields(cls)})
