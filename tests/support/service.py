@@ -48,7 +48,7 @@ def is_changed(home: Path) -> bool:
     Chunks that no snapshot names any more stay until the store is swept, and mean nothing.
     """
     files = [*(home / "shell").glob("*"), *(home / "workspace").glob("*")]
-    saved = [path for path in (home / "snapshots").glob("*/*") if path.name != "chunks"]
+    saved = [path for path in (home / "snapshots").glob("*/*/*") if path.parent.name != "chunks"]
     return bool(files or saved or {path.name for path in home.iterdir()} - LASTING - {"snapshots"})
 
 

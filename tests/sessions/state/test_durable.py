@@ -89,6 +89,26 @@ async def test_a_request_in_the_moment_of_the_save_does_not_prevent_it(
         await saved(service, 1)
 
 
+async def test_a_session_that_ends_before_its_save_is_noted_leaves_no_save(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(uid: str, save: object) -> None:
+        await asyncio.Event().wait()
+
+    def written() -> list[Path]:
+        return list((kept / "snapshots").glob("*/sessions/*.json"))
+
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        saves = session_of(service, "s").autosave
+        assert saves is not None
+        monkeypatch.setattr(saves._registry, "saved", never)
+        await service.execute("s", "x = 1")
+        assert await until(written)
+        await service.end_session("s")
+        assert written() == []
+
+
 # --- the next server ---------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,8 @@ class AutoSave:
         self._resend: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.last = target.save
+        self._has_written = target.save is not None
+        """The store may hold saves, perhaps one that was cut off before it was reported."""
         self._restarted = target.save is not None
         """The save is of an earlier server."""
         self.automatic = target.registry is not None
@@ -304,6 +306,7 @@ class AutoSave:
 
     async def _save(self, waiting: StateCopy) -> None:
         (copy,) = await waiting.copies.up()
+        self._has_written = True
         save, no_files = await self._store.save(copy, waiting.cell, self._files.packed(waiting.files))
         if self._registry is not None:
             await self._registry.saved(self._uid, save)
@@ -464,7 +467,7 @@ class AutoSave:
             try:
                 if self._registry is not None:
                     await self._registry.remove(self._uid)
-                if self.last is not None or self._stale:
+                if self._has_written:
                     await self._store.forget()
             except (errors.RegistryBroken, OSError):
                 return  # a later server removes the rest

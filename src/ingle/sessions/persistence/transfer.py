@@ -74,8 +74,9 @@ class Transfer:
     ) -> Result:
         """Have a copy send everything to `take`, which runs in a thread. The copy has ended when this returns."""
         ours = await self.open(copy, order)
+        taking = self._loop.run_in_executor(executor, take, ours)
         try:
-            return await self._loop.run_in_executor(executor, take, ours)
+            return await asyncio.shield(taking)
         except CopyLost as error:
             copy.kill()
             exit = await copy.gone
@@ -91,6 +92,8 @@ class Transfer:
             ours.close()
             copy.kill()
             await copy.gone
+            # A caller that was cancelled may remove what the thread has written, so the thread must have ended.
+            await asyncio.wait({taking})
 
     async def open(self, copy: Worker, order: messages.Save | messages.Compare) -> socket.socket:
         """Have a copy answer an order over a channel, which the caller closes. If that fails, the copy has ended."""
