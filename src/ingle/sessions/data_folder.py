@@ -94,8 +94,8 @@ class DataFolder:
 def _spread(folder: Path) -> None:
     """Tell ext4 that the folders inside have nothing to do with each other, as `chattr +T` does for /home.
 
-    ext4 then spreads them over the disk. Side by side, each new one is searched behind all that were removed in the last
-    minute: with 100 sessions a second up to a millisecond for each folder. Other file systems refuse the flag.
+    ext4 then spreads them over the disk. Side by side, each new one is searched behind all that were removed in the
+    last minute: with 100 sessions a second up to a millisecond for each folder. Other file systems refuse the flag.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

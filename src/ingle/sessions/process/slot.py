@@ -484,8 +484,7 @@ class ProcessSlot:
             prepared.worker.kill()
             await prepared.worker.gone
         await self._blanks.end()
-        worker = self.worker
-        if worker is not None and not worker.gone.done():
+        if (worker := self.worker) is not None and not worker.gone.done():
             self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits)
             if graceful and worker.alive:
                 worker.send(messages.Shutdown())
