@@ -1,6 +1,6 @@
-"""Files of a gigabyte: each is written and copied several times, which takes minutes.
+"""Files of a gigabyte, and ten thousand small ones: written and copied several times, which takes minutes.
 
-Smaller files go through the same operations in tests/sessions/state.
+Smaller and fewer files go through the same operations in tests/sessions/state.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from support.folder_agent import state_of
 from support.internals import session_of
 from support.service import make_settings
 
@@ -55,6 +56,33 @@ async def test_a_file_of_a_gigabyte_goes_back(service: Service) -> None:
     await service.load_session("large", "other")
     assert digest_of(service, "other") == before
     await service.delete_snapshot("large")
+
+
+TEN_THOUSAND = """
+import os, shutil
+for d in range(100):
+    os.mkdir(str(d))
+    for f in range(100):
+        with open(f'{d}/{f}', 'w') as file:
+            _ = file.write(f'{d} {f}')
+"""
+
+
+@pytest.mark.timeout(900)
+async def test_ten_thousand_small_files_go_back_and_are_saved(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "main", TEN_THOUSAND)
+    before = state_of(Path(session_of(service, "main").folders.place))
+    assert (await service.checkpoint("main", "base")).notices == []
+    await say(service, "main", "shutil.rmtree('7')\nwith open('8/8', 'w') as file: _ = file.write('!')")
+    back = await service.rollback("main", "base")
+    assert back.files is not None
+    assert (len(back.files.created), back.files.changed, back.files.deleted) == (100, ["8/8"], [])
+    assert state_of(Path(session_of(service, "main").folders.place)) == before
+    assert (await service.save_session("main", "many")).files == 10_000
+    await service.load_session("many", "other")
+    assert state_of(Path(session_of(service, "other").folders.place)) == before
+    await service.delete_snapshot("many")
 
 
 @pytest.mark.timeout(900)

@@ -105,10 +105,10 @@ CHANGE_MANY = "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')"
 
 MANY = """
 import os
-for d in range(100):
+for d in range(20):
     os.mkdir(str(d))
     for f in range(100):
         with open(f'{d}/{f}', 'w') as file:
             _ = file.write(f'{d} {f}')
 """
-"""Makes 10,000 small files."""
+"""Makes 2,000 small files."""

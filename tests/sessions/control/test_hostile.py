@@ -160,10 +160,10 @@ async def test_a_hostile_cell_costs_its_own_session_only(service: Service, tmp_p
     assert (await service.execute("neighbour", "n")).result == {"text/plain": str(len(shown))}
 
 
-async def test_a_gigabyte_of_output_leaves_the_session_and_its_neighbour_working(service: Service) -> None:
+async def test_much_output_leaves_the_session_and_its_neighbour_working(service: Service) -> None:
     await service.create_session("loud")
     await service.create_session("quiet")
-    cell = await service.begin("loud", "import os\nfor _ in range(1000): os.write(1, b'x' * 999_999 + b'\\n')")
+    cell = await service.begin("loud", "import os\nfor _ in range(150): os.write(1, b'x' * 999_999 + b'\\n')")
     answers = 0
     while (await service.wait("loud", cell, wait=0)).status == "running":
         assert (await service.execute("quiet", "1 + 1")).result == {"text/plain": "2"}
@@ -171,7 +171,7 @@ async def test_a_gigabyte_of_output_leaves_the_session_and_its_neighbour_working
         await asyncio.sleep(0.01)
     result = await service.wait("loud", cell)
     assert result.status == "ok"
-    assert result.truncated.stdout + len(result.stdout) == 1_000_000_000
+    assert result.truncated.stdout + len(result.stdout) == 150_000_000
     assert answers > 0
     assert (await service.execute("loud", "1 + 1")).result == {"text/plain": "2"}
 

@@ -126,7 +126,7 @@ async def test_open_files_of_a_copy_are_its_own(main: Service, kind: str) -> Non
 
 
 @pytest.mark.req("state.fork", "trial.discard", "trial.commit")
-async def test_ten_thousand_small_files_are_copied(service: Service) -> None:
+async def test_thousands_of_small_files_are_copied(service: Service) -> None:
     await service.create_session("main")
     await say(service, "main", MANY)
     before = state(service)

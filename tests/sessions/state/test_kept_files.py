@@ -78,7 +78,7 @@ async def test_open_files_continue_where_they_were(service: Service, main: str, 
     assert (await service.execute(main, "pass")).notices == []
 
 
-async def test_ten_thousand_small_files_come_back(service: Service, main: str) -> None:
+async def test_thousands_of_small_files_come_back(service: Service, main: str) -> None:
     await say(service, main, MANY)
     before = state_of(folder_of(service, main))
     assert (await service.checkpoint(main, "base")).notices == []
