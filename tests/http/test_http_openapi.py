@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,62 +10,17 @@ import pytest
 
 from ingle.http.app import operations
 from ingle.service import Service
+from support.document import DOCUMENT_FLAGS, assert_document_holds
 from support.server import Server, problem
 from support.service import make_settings
 
-CHECKS = (
-    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
-    "response_headers_conformance"
-)
 
-
+# The fuzzer's own inventions are tried by `make soak`. These cases name each bound of each field.
 @pytest.mark.req("http.problems", "safe.input")
 def test_the_server_does_what_its_document_says_whatever_it_is_sent(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
-    # Whatever is sent as a shell command is given to a program that does nothing.
-    # A trial makes the session busy for a moment only.
-    server = start("--wait", "1", "--shell", "true", "--trial-seconds", "0.2")
-    server.make_session()
-    server.execute("print('seen')")
-    # Most requests are to reach a session that is there; those that end or copy it meet none. A variable is told in
-    # time: the answer to a limit of nanoseconds is 504, which the tool takes for a fault.
-    config = tmp_path / "schemathesis.toml"
-    config.write_text(
-        """
-[parameters]
-"path.session_id" = "main"
-"path.cell" = 1
-[[operations]]
-include-name = "DELETE /v1/sessions/{session_id}"
-parameters = { "path.session_id" = "gone" }
-[[operations]]
-include-name = "POST /v1/sessions/{session_id}/try"
-parameters = { "path.session_id" = "gone" }
-[[operations]]
-include-name = "POST /v1/sessions/{session_id}/probe"
-parameters = { "path.session_id" = "gone" }
-[[operations]]
-include-name = "GET /v1/sessions/{session_id}/variables/{name}"
-parameters = { "query.limit" = 5 }
-"""
-    )
-    # One thread: with two, `ast` of CPython 3.11 fails now and then.
-    command = [
-        sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{server.url}/openapi.json",
-        "--header", f"Authorization: Bearer {server.token}",
-        "--checks", CHECKS, "--max-examples", "10", "--workers", "1", "--generation-database", "none",
-        "--phases", "examples,coverage,fuzzing", "--request-timeout", "20", "--no-color", "--seed", "1",
-        "--suppress-health-check", "all",
-    ]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
-    assert re.search(r"\b(\d{3,}) generated, \1 passed", ended.stdout), ended.stdout[-1000:]
-    assert server.execute("1 + 1", queue=True)["result"] == {"text/plain": "2"}
-    # Some are durable, and would outlive the server.
-    for session in server.client.get("/v1/sessions").json()["sessions"]:
-        assert server.client.delete(f"/v1/sessions/{session['session_id']}").status_code == 200
-    assert "Traceback" not in "".join(server.said)
+    assert_document_holds(start(*DOCUMENT_FLAGS), tmp_path, "--phases", "examples,coverage")
 
 
 def test_the_document_has_every_operation_and_every_field_that_a_request_may_have(quiet_server: Server) -> None:
