@@ -1,4 +1,4 @@
-"""Races: interrupts, deaths and answers at random moments, thousands of times; each answer belongs to its cell.
+"""Races: interrupts, deaths and answers at random moments, hundreds of times; each answer belongs to its cell.
 
 The moments are drawn from a seed, which every failure names; INGLE_TEST_SEED repeats a run's choices. What is
 asserted holds in every order of events, and that the orders really differed is asserted too.
@@ -105,11 +105,11 @@ async def race_interrupts(service: Service, chance: random.Random, count: int) -
 async def test_an_interrupt_around_the_end_of_a_cell_hurts_that_cell_or_none(
     service: Service, chance: random.Random
 ) -> None:
-    tasks = [race_interrupts(service, random.Random(chance.random()), 500) for _ in range(ALONGSIDE)]
+    tasks = [race_interrupts(service, random.Random(chance.random()), 150) for _ in range(ALONGSIDE)]
     seen = sum(await asyncio.gather(*tasks), Counter())
-    assert seen.total() == 2000
+    assert seen.total() == 600
     # It interleaved: the cell was hit, missed by a hair, and over before.
-    assert min(seen[outcome] for outcome in ("interrupted", "ok", "too late")) > 20, seen
+    assert min(seen[outcome] for outcome in ("interrupted", "ok", "too late")) > 5, seen
 
 
 # --- a worker killed at a random moment ---
@@ -173,10 +173,10 @@ async def test_a_worker_killed_at_any_moment_is_named_replaced_and_leaves_nothin
         return open_descriptors() - idle, len(marked_processes(mark)) - idle
 
     descriptors, processes = counted()
-    tasks = [race_deaths(service, random.Random(chance.random()), 125) for _ in range(ALONGSIDE)]
+    tasks = [race_deaths(service, random.Random(chance.random()), 50) for _ in range(ALONGSIDE)]
     seen = sum(await asyncio.gather(*tasks), Counter())
-    assert seen.total() == 500
-    assert min(seen["exit"], seen["ok"]) > 20, seen
+    assert seen.total() == 200
+    assert min(seen["exit"], seen["ok"]) > 10, seen
     assert await until(lambda: launcher.prepared == 2)
     assert await until(lambda: counted()[1] == processes), marked_processes(mark)
     # Fewer, where a thread was just at work when they were counted first.
@@ -266,7 +266,7 @@ async def test_sessions_live_on_and_come_into_being_while_zygotes_die(
     stop = False
 
     async def kill_zygotes() -> None:
-        while len(zygotes) <= 20:
+        while len(zygotes) <= 8:
             await pause(chance.uniform(0, 0.1))
             os.kill(zygotes[-1], signal.SIGKILL)
             assert await until(lambda: launcher.zygote_pid not in (None, zygotes[-1]), 30)
@@ -302,8 +302,8 @@ async def test_sessions_live_on_and_come_into_being_while_zygotes_die(
     stop = True
     await asyncio.gather(*users)
     total = await counting
-    assert len(set(zygotes)) == 21
-    assert made > 20
+    assert len(set(zygotes)) == 9
+    assert made > 8
     assert (await run(service, keeper, "x")).result == {"text/plain": str(total)}
     assert [info.session_id for info in await service.list_sessions()] == ["keeper"]
     # Of all those sessions only idle inits are left: one init is for the keeper, and one for each prepared worker.
