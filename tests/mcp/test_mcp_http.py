@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,7 @@ from support.server import Server, problem
 from support.tokens import ingle_token
 from support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("mark")
-
 ACCEPT = {"Accept": "application/json, text/event-stream"}
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    if request.config.getoption("--cluster"):
-        yield request.getfixturevalue("cluster_server")
-        return
-    running = Server(request.getfixturevalue("home"))
-    yield running
-    assert running.stop() == 0
 
 
 @asynccontextmanager
@@ -150,7 +138,7 @@ def test_a_session_made_over_mcp_is_the_one_of_the_http_api(server: Server) -> N
 
 
 @pytest.mark.req("safe.token", "mcp.handles")
-def test_each_tenant_meets_its_own_sessions_only(home: Path) -> None:
+def test_each_tenant_meets_its_own_sessions_only(home: Path, mark: str) -> None:
     home.mkdir(mode=0o700)
     tokens = [ingle_token(home, "new", name) for name in ("a", "b")]
     server = Server(home)

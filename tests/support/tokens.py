@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
+from click.testing import CliRunner
 
+from ingle.cli import main
 from support.server import PATIENCE, Server
 
 
 def ingle_token(home: Path, *args: str, code: int = 0) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "ingle", "token", *args],
-        env={**os.environ, "INGLE_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert ended.returncode == code, ended.stderr
+    """Run `ingle token` in this process. Return what it printed, or for another exit code the reason."""
+    ended = CliRunner().invoke(main, ["token", *args], env={"INGLE_HOME": str(home)})
+    assert ended.exit_code == code, ended.stderr
     return ended.stdout.strip() if code == 0 else ended.stderr
 
 
