@@ -182,22 +182,25 @@ async def fresh_service(mark: str, home: Path, settings: Settings) -> AsyncItera
 def needs_own(request: pytest.FixtureRequest) -> bool:
     """Return whether a test cannot share a service or a server with others.
 
-    It cannot when it looks at the whole of it (`home`, `mark`), when it replaces parts of the host or of the
-    environment (`monkeypatch`), and when it is marked `fresh_service`.
+    It cannot when it looks at the whole of it (`home`, `mark`), and when it is marked `fresh_service`.
     """
     marked = request.node.get_closest_marker("fresh_service") is not None
-    return marked or not {"home", "mark", "monkeypatch"}.isdisjoint(request.fixturenames)
+    return marked or not {"home", "mark"}.isdisjoint(request.fixturenames)
 
 
 @pytest.fixture
 def service(request: pytest.FixtureRequest, settings: Settings) -> Service:
-    """The shared service, or a fresh one for a test that needs it. Modules may parametrise `settings`."""
+    """The shared service, or a fresh one for a test that needs it. Modules may parametrise `settings`.
+
+    It runs in this process, so a test that replaces parts of the host (`monkeypatch`) needs one too.
+    """
+    own = needs_own(request) or "monkeypatch" in request.fixturenames
     if request.config.getoption("--cluster"):
-        if needs_own(request):
+        if own:
             pytest.skip("looks at the folders and processes of one machine")
         on_cluster: Service = request.getfixturevalue("cluster_service")
         return on_cluster
-    running: Service = request.getfixturevalue("fresh_service" if needs_own(request) else "shared_service")
+    running: Service = request.getfixturevalue("fresh_service" if own else "shared_service")
     return running
 
 
@@ -275,7 +278,7 @@ def fresh_server(start: Callable[..., Server]) -> Server:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
-    """The shared server, or a fresh one for a test that needs it, by the same rules as for `service`."""
+    """The shared server, or a fresh one for a test that needs it."""
     if request.config.getoption("--cluster"):
         if needs_own(request):
             pytest.skip("looks at the folders and processes of one machine")

@@ -24,7 +24,13 @@ pytestmark = pytest.mark.usefixtures("in_home")
 
 
 @pytest.fixture
-def in_home(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands use the data folder of the test's server, or one of the test's own."""
+    if "server" in request.fixturenames:
+        home = request.getfixturevalue("server").home
+    else:
+        request.getfixturevalue("mark")
+        home = request.getfixturevalue("home")
     monkeypatch.setenv("INGLE_HOME", str(home))
     for name in ("INGLE_URL", "INGLE_TOKEN"):
         monkeypatch.delenv(name, raising=False)

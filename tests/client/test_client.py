@@ -31,8 +31,14 @@ from support.waiting import wait_until
 
 
 @pytest.fixture
-def in_home(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder of the test's own, and nothing in the environment that names a service."""
+def in_home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of the test's server, or one of the test's own; nothing in the environment names a service."""
+    home: Path
+    if "server" in request.fixturenames:
+        home = request.getfixturevalue("server").home
+    else:
+        request.getfixturevalue("mark")
+        home = request.getfixturevalue("home")
     monkeypatch.setenv("INGLE_HOME", str(home))
     monkeypatch.setenv("INGLE_PRELOAD", "")
     for name in ("INGLE_URL", "INGLE_TOKEN"):
