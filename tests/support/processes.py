@@ -24,7 +24,9 @@ def marked_processes(mark: str) -> list[tuple[int, str]]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
-            if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+            with open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+                environ = file.read()
+            if needle in environ and needle in environ.split(b"\0"):
                 found.append((int(name), Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]))
         except OSError:
             continue
