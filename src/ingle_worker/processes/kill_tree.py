@@ -53,6 +53,8 @@ def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice |
         child = todo.pop()
         found.append(child)
         todo += linux.children(child)
+    if isinstance(chosen, _Remembered):
+        chosen.found.update(found)
     return found
 
 
@@ -82,23 +84,23 @@ def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[
         reap(on_exit)
 
 
-def _remembered(
-    chosen: Choice, on_exit: Callable[[int, int, object], None]
-) -> "tuple[Choice, Callable[[int, int, object], None]]":
-    """Return both so that a chosen child stays chosen until it is reaped. A dying one has no namespaces any more."""
-    found: set[int] = set()
+class _Remembered:
+    """A choice of children that keeps every process it led to, until that process is reaped.
 
-    def still_chosen(pid: int) -> bool:
-        if pid not in found and not chosen(pid):
-            return False
-        found.add(pid)
-        return True
+    A dying process has no namespaces any more, and one whose parent has died has become a child that was not chosen.
+    """
 
-    def reaped(pid: int, status: int, usage: object) -> None:
-        found.discard(pid)
-        on_exit(pid, status, usage)
+    def __init__(self, chosen: Choice, on_exit: Callable[[int, int, object], None]) -> None:
+        self._chosen = chosen
+        self._on_exit = on_exit
+        self.found: set[int] = set()
 
-    return still_chosen, reaped
+    def __call__(self, pid: int) -> bool:
+        return pid in self.found or self._chosen(pid)
+
+    def reaped(self, pid: int, status: int, usage: object) -> None:
+        self.found.discard(pid)
+        self._on_exit(pid, status, usage)
 
 
 def sweep(
@@ -108,7 +110,8 @@ def sweep(
     if not reap(on_exit):
         return  # the usual end: the worker has exited and left nothing
     if chosen is not None:
-        chosen, on_exit = _remembered(chosen, on_exit)
+        chosen = _Remembered(chosen, on_exit)
+        on_exit = chosen.reaped
     me = os.getpid()
     _kill_groups(on_exit, spare, chosen)
     for _ in range(MAX_ROUNDS):
