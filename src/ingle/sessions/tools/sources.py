@@ -1,4 +1,4 @@
-"""Sources of tools, as calls see them: an MCP server, or the functions of clients."""
+"""Sources of tools by name: an MCP server, or the functions of clients."""
 
 from typing import Any, Protocol
 
