@@ -1,12 +1,17 @@
 """Hashes of variables that any process may tell: equal for equal values, and without code of the user."""
 
 import collections
+import copyreg
+import datetime
+import decimal
 import itertools
 import json
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from ingle_worker.snapshot import fingerprints
@@ -26,6 +31,14 @@ PLAIN: list[Any] = [
     {"a": [1]},
     {1, 2},
     frozenset({3}),
+    range(3),
+    collections.OrderedDict(a=1),
+    datetime.date(2024, 5, 6),
+    ValueError("text"),
+    np.arange(3),
+    np.float64(1.5),
+    pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}),
+    pd.Series([1.5], name="s"),
     json,
     json.dumps,
     len,
@@ -83,6 +96,12 @@ class Object(metaclass=Loud):
         return 0
 
 
+class SubFrame(pd.DataFrame):  # type: ignore[misc]
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        calls.append("__reduce_ex__ of a frame")
+        return super().__reduce_ex__(protocol)
+
+
 class Text(str):
     def __reduce_ex__(self, protocol: Any) -> Any:
         calls.append("__reduce_ex__ of a text")
@@ -103,10 +122,20 @@ def test_no_code_of_the_user_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = types.ModuleType("lazy_module")
     vars(lazy)["__getattr__"] = calls.append
     monkeypatch.setitem(fingerprints.sys.modules, "lazy_module", lazy)
-    values = [Object(), Object, [Object()], {Object(): 1}, Text("a"), ["a", Text("b")], made_elsewhere(), lazy]
-    values += [collections.Counter("a"), (each for each in "a"), lambda: None]
+    values = [Object(), [Object()], {Object(): 1}, Text("a"), ["a", Text("b")], made_elsewhere(), lazy]
+    values += [np.array([Object()]), pd.DataFrame({"a": [Object()]}), SubFrame({"a": [1]})]
+    values += [(each for each in "a"), lambda: None]
     calls.clear()
     assert (digests(*values), calls) == ([""] * len(values), [])
+    # A class that a module holds is saved by its name.
+    assert (bool(*digests(Object)), calls) == (True, [])
+
+
+def test_functions_that_a_session_registers_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    (before,) = digests(decimal.Decimal(1))
+    monkeypatch.setitem(copyreg.dispatch_table, decimal.Decimal, calls.append)
+    calls.clear()
+    assert (digests(decimal.Decimal(1)), calls) == ([before], [])
 
 
 def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

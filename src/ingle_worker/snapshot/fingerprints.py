@@ -1,9 +1,9 @@
 """Hashes of the bytes that each variable would be saved as, to tell which variables have changed.
 
-Values of builtin types and importable definitions are hashed by any process: no code of the user runs for them. All
-others are hashed in a copy of the worker, which exits afterwards. There the list of variables is sent first, and each
-hash as soon as it is known. So a variable that takes too long, or ends the copy, costs those after it and no others.
-Each variable is hashed alone: what another one shares with it makes no difference.
+Values of builtin types and of some libraries, and importable definitions, are hashed by any process: no code of the
+user runs for them. All others are hashed in a copy of the worker, which exits afterwards. There the list of variables
+is sent first, and each hash as soon as it is known. So a variable that takes too long, or ends the copy, costs those
+after it and no others. Each variable is hashed alone: what another one shares with it makes no difference.
 """
 
 import _pickle
@@ -13,7 +13,7 @@ import socket
 import sys
 import types
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from ingle_worker.session import variables
 from ingle_worker.snapshot import chunks, definitions, reduce, save
@@ -24,8 +24,27 @@ BLOCK_BYTES = 1 << 22
 
 PARTS_PER_MESSAGE = 1000
 
-_DEFINITIONS = (types.FunctionType, types.BuiltinFunctionType, type)
-"""Types of what is saved by name if a module holds it. A class with another metaclass may have any attributes."""
+MAX_PLAIN_BYTES = 32 * 1024**2
+"""Size of a value that any process hashes: the session waits for that."""
+
+LIBRARIES = frozenset(
+    {
+        "builtins",
+        "collections",
+        "datetime",
+        "decimal",
+        "fractions",
+        "numpy",
+        "pandas",
+        "pathlib",
+        "pyarrow",
+        "uuid",
+    }
+)
+"""Packages whose types are saved by their own code alone. The contents of their objects are looked at one by one."""
+
+CYTHON_FUNCTION = "cython_function_or_method"
+"""Type of functions in compiled modules of pandas. Each version of Cython has its own."""
 
 
 class TimeUp(BaseException):
@@ -67,12 +86,17 @@ class Hasher:
 
 
 class _NotPlain(Exception):
-    """A value that is not made of builtin types alone."""
+    """A value that may need code of the user to be saved."""
 
 
 class _PlainPickler(_pickle.Pickler):
+    dispatch_table: ClassVar[Any] = types.MappingProxyType({})
+    """Empty, instead of the one in which a session may register its own functions."""
+
     def reducer_override(self, value: Any) -> Any:
-        """Refuse a value: pickle asks for those that are not exactly of a builtin type."""
+        """Refuse a value that is no part of a library. Pickle asks for all that it does not save by itself."""
+        if _import_name(value) or _is_of_library(type(value)):
+            return NotImplemented
         raise _NotPlain
 
 
@@ -82,7 +106,8 @@ def add_to(listed: "list[dict[str, Any]]", named: "list[tuple[str, Any]]", secon
     make_hash = chunks.sha256()
     for about, (_, value) in zip(listed, named):  # noqa: B905
         about["identity"] = id(value)
-        about["digest"] = _plain_digest(value, make_hash, until)
+        small = about.get("size", 0) <= MAX_PLAIN_BYTES
+        about["digest"] = _plain_digest(value, make_hash, until) if small else ""
 
 
 def _plain_digest(value: Any, make_hash: Any, until: float) -> str:
@@ -93,7 +118,7 @@ def _plain_digest(value: Any, make_hash: Any, until: float) -> str:
         if name:
             hasher.write(name.encode("utf-8", "surrogatepass"))
         else:
-            _PlainPickler(hasher, reduce.PROTOCOL).dump(value)
+            _PlainPickler(hasher, reduce.PROTOCOL, buffer_callback=hasher.add_buffer).dump(value)
         return hasher.digest
     except (Exception, TimeUp):  # a thread may change a container meanwhile
         return ""
@@ -104,12 +129,34 @@ def _import_name(value: Any) -> str:
     kind = type(value)
     if kind is types.ModuleType:
         return f"module {vars(value)['__name__']}" if definitions.is_importable_module(value) else ""
-    if not any(kind is each for each in _DEFINITIONS):  # a metaclass may have any __eq__
+    if issubclass(kind, type):
+        # Not by its attributes: a metaclass may have code for them.
+        module, name = definitions.module_of(value), definitions.qualname_of(value)
+    elif kind is types.FunctionType or kind is types.BuiltinFunctionType or _is_cython(kind):
+        module, name = value.__module__, value.__qualname__
+    else:
         return ""
-    module, name = value.__module__, value.__qualname__
+    return f"{module}.{name}" if _is_held(value, module, name) else ""
+
+
+def _is_cython(kind: type) -> bool:
+    # Its functions have a member for their module, where other types have the name of theirs.
+    return (
+        definitions.qualname_of(kind) == CYTHON_FUNCTION
+        and type(definitions.module_of(kind)) is types.MemberDescriptorType
+    )
+
+
+def _is_of_library(kind: type) -> bool:
+    module, name = definitions.module_of(kind), definitions.qualname_of(kind)
+    return type(module) is str and module.partition(".")[0] in LIBRARIES and _is_held(kind, module, name)
+
+
+def _is_held(value: Any, module: Any, name: str) -> bool:
+    """Return whether a module has the value by this name, so that no session has made it."""
     found = sys.modules.get(module) if type(module) is str and module != definitions.MAIN else None
     # Not by getattr: modules may have code for names that they do not hold.
-    return f"{module}.{name}" if type(found) is types.ModuleType and vars(found).get(name) is value else ""
+    return type(found) is types.ModuleType and vars(found).get(name) is value
 
 
 # --- in a copy ---
