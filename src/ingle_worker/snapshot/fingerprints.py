@@ -13,7 +13,7 @@ import socket
 import sys
 import types
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any
 
 from ingle_worker.session import variables
 from ingle_worker.snapshot import chunks, definitions, reduce, save
@@ -90,7 +90,7 @@ class _NotPlain(Exception):
 
 
 class _PlainPickler(_pickle.Pickler):
-    dispatch_table: ClassVar[Any] = types.MappingProxyType({})
+    dispatch_table: Any = types.MappingProxyType({})
     """Empty, instead of the one in which a session may register its own functions."""
 
     def reducer_override(self, value: Any) -> Any:
