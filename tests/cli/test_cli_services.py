@@ -528,6 +528,7 @@ def test_a_limit_that_is_too_high_is_refused_in_the_words_of_its_flag(start: Cal
     )
 
 
+@pytest.mark.fresh_service
 def test_an_empty_list_says_how_to_fill_it(server: Server) -> None:
     assert outcome("load") == (0, "", "There is no saved session yet; save one with `ingle save SESSION NAME`\n")
     assert outcome("token", "list") == (
