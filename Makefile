@@ -72,7 +72,7 @@ test-cluster: $(STAMP_RAY)
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)
 
-# CLIENTS="e2b daytona" picks some of the folders of tests/compat.
+# CLIENTS="e2b_client daytona_client" picks some of the folders of tests/compat.
 CLIENTS ?=
 test-compat: $(STAMP_DEV)
 	@JOBS=$(JOBS) $(BIN)/python tools/compat.py $(CLIENTS) -- $(ARGS)

@@ -45,6 +45,10 @@ def main(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     names, options = arguments[:cut], arguments[cut + 1 :]
     clients = [each.parent for each in TESTS.glob("*/requirements.txt")]
+    if unknown := set(names) - {each.name for each in clients}:
+        known = ", ".join(sorted(each.name for each in clients))
+        print(f"no client {', '.join(sorted(unknown))} in tests/compat; there are {known}", file=sys.stderr)
+        return 2
     # Those with the most tests first, so that no long one is left alone at the end.
     clients.sort(key=lambda each: sum(file.stat().st_size for file in each.glob("test_*.py")), reverse=True)
     with ThreadPoolExecutor(max(1, int(os.environ.get("JOBS") or JOBS))) as pool:
