@@ -41,6 +41,10 @@ async def test_an_agent_has_nothing_of_ray(ray_cluster: RayCluster, directory: R
     agent = ray_cluster.agent_of("node-1")
     variables = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
     assert [each for each in variables if each.upper().startswith(b"RAY_")] == []
+    # What Ray changes in its workers: breakpoint() would be its own, and numpy would have one thread.
+    given = {name: value for name, _, value in (os.fsdecode(each).partition("=") for each in variables)}
+    for name in ("PYTHONBREAKPOINT", "OMP_NUM_THREADS"):
+        assert given.get(name) == os.environ.get(name)
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{agent}/status").read_text().splitlines())
     blocked = int(status["SigBlk"], 16)
     assert not blocked & (1 << (signal.SIGINT - 1))

@@ -33,6 +33,10 @@ COMMAND = "INGLE_AGENT_COMMAND"
 """Variable with another command line for the agent, as a JSON list. For tests."""
 
 
+CHANGED_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+"""Variables that Ray sets in a worker: one thread for numpy, and a debugger of Ray. The node's own values count."""
+
+
 class AgentActor:
     """One agent, with its lease at the head."""
 
@@ -107,7 +111,21 @@ class AgentActor:
 
 def clean_environment() -> dict[str, str]:
     """Return this node's environment without what Ray has put there, its token above all."""
-    return {name: value for name, value in os.environ.items() if not name.upper().startswith("RAY_")}
+    variables = {name: value for name, value in os.environ.items() if not name.upper().startswith("RAY_")}
+    given = _environment_of(os.getppid())
+    for name in CHANGED_BY_RAY:
+        variables.pop(name, None)
+        if name in given:
+            variables[name] = given[name]
+    return variables
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with, as far as it can be read."""
+    with contextlib.suppress(OSError):
+        data = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
+        return {name: value for name, _, value in (each.partition("=") for each in data.split("\0") if each)}
+    return {}
 
 
 def agent_command(host: str) -> list[str]:
