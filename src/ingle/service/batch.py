@@ -139,7 +139,9 @@ class ItemRunner:
             cell = await self._access.begin(session, NewCell(self._batch.code, self._batch.timeout, item=text))
             return await _finish(session, cell, item.stdin, self._access.author)
         finally:
-            await session.end()
+            # It ends with its result, which an agent does before it is asked to.
+            with contextlib.suppress(errors.SessionNotFound):
+                await session.end()
 
 
 async def _finish(session: SessionHandle, cell: int, stdin: str, author: Author) -> Result:
