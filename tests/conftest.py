@@ -156,10 +156,13 @@ async def whole_cluster_service(whole_ray_cluster: RayCluster) -> AsyncIterator[
 
 
 @pytest.fixture
-async def cluster_service(whole_cluster_service: Service, settings: Settings) -> AsyncIterator[Service]:
+async def cluster_service(
+    whole_ray_cluster: RayCluster, whole_cluster_service: Service, settings: Settings
+) -> AsyncIterator[Service]:
     """A gateway of a cluster that other tests have used before. After the test its sessions and tasks are ended."""
     if settings != make_settings(**USUAL):
         pytest.skip("the agents of this cluster have other settings")
+    await whole_ray_cluster.wait_reached(whole_cluster_service)
     yield whole_cluster_service
     await clean(whole_cluster_service)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ingle import errors
 from ingle.cluster.fence.watchdog import descendants
 from ingle.cluster.node import ClusterNode
 from ingle.cluster.ray.directory import RayDirectory
@@ -19,7 +21,7 @@ from ingle.service import Service
 from ingle.service.access import Shared
 from ingle.settings import Settings
 from ingle.store.store import open_store
-from support.cluster import variables
+from support.cluster import cluster_node_of, variables
 from support.processes import command_line
 from support.server import Server
 from support.waiting import until, wait_until
@@ -78,6 +80,17 @@ class RayCluster:
         await made.start()
         assert await until(lambda: len(node.agents.up) == self.nodes, UP_SECONDS)
         return made
+
+    async def wait_reached(self, gateway: Service) -> None:
+        """Wait until a gateway in this process reaches all agents. While its event loop stands still, links end."""
+        node = cluster_node_of(gateway)
+        async with asyncio.timeout(UP_SECONDS):
+            while True:
+                with contextlib.suppress(errors.Unavailable, errors.NodeLost):
+                    await gateway.list_sessions()
+                    if len(node.agents.up) == self.nodes:
+                        return
+                await asyncio.sleep(0.05)
 
     def agent_of(self, node: str) -> int:
         """The pid of a node's agent."""
