@@ -65,7 +65,7 @@ ON_CLUSTER = $(addprefix tests/,sessions/cells/test_cells.py sessions/cells/test
 	sessions/cells/test_code_help.py sessions/cells/test_variables.py sessions/output/test_output.py \
 	sessions/control/test_waiting.py sessions/stdin/test_stdin.py sessions/state/test_forks.py \
 	sessions/state/test_forks_interfaces.py sessions/state/test_checkpoints.py shell/test_shell_session.py \
-	http/test_http.py http/test_http_files.py mcp/test_mcp_http.py mcp/test_mcp_tools.py)
+	http/test_http.py http/test_http_batch.py http/test_http_files.py mcp/test_mcp_http.py mcp/test_mcp_tools.py)
 
 # All of them share one cluster, so that they run in one process.
 test-cluster: $(STAMP_RAY)
