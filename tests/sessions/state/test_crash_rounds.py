@@ -76,7 +76,7 @@ def test_rollbacks_of_a_tracked_folder_are_wholly_done_or_not_at_all(
 def test_commits_to_a_granted_folder_are_wholly_done_or_not_at_all(
     start: Callable[..., Server], project: Path, kind: str
 ) -> None:
-    """The files of both folders, the variables and the durable save are of one moment, whatever is killed."""
+    """Each folder is of one moment, and the session and its save too, whatever is killed."""
     granted = f"{project}:tracked" if kind == "tracked" else str(project)
     flags = ("--mount", granted, "--pool", "0", "--isolation", "sandbox")
     rounds = GrantRounds(start, random.Random(10), project, *flags)
