@@ -704,9 +704,9 @@ async def test_a_server_that_stops_prepares_no_more_workers_while_it_ends_its_se
         await service.create_session("s")
         launcher = launcher_of(service)
         await until(lambda: launcher.prepared == 1)
-        launcher._pool.pop().kill()
 
         async def end_after_filling(self: Session, *, keep: bool = False) -> None:
+            launcher._pool.pop().kill()
             await launcher.warm()
             filled.append(launcher.prepared)
             await end(self, keep=keep)

@@ -95,7 +95,9 @@ class _PlainPickler(_pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Refuse a value that is no part of a library. Pickle asks for all that it does not save by itself."""
-        if _import_name(value) or _is_of_library(type(value)):
+        kind = type(value)
+        # A class that is not saved by name is one of the session's, whatever its own type.
+        if _import_name(value) or (_is_of_library(kind) and not issubclass(kind, type)):
             return NotImplemented
         raise _NotPlain
 

@@ -242,7 +242,7 @@ def test_ingle_mcp_tracks_the_folder_of_the_project(mark: str, home: Path, proje
         host.call("rollback_repl_session", action="checkpoint", checkpoint="base")
         host.call("python_session", code="x.append(2); import os; os.remove('data.csv'); open('new', 'w').write('n')")
         shown = text_of(host.call("diff", to="base"))
-        assert "changed x: list, length 1" in shown
+        assert "changed x: [1] -> [1, 2] (list)" in shown
         assert "--- a/data.csv\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a,b\n-1,2" in shown
         assert "+++ b/new" in shown
         back = text_of(host.call("rollback_repl_session", checkpoint="base"))

@@ -89,11 +89,12 @@ class Transfer:
             # A thread that still reads sees the end at once, even if another process holds the other end.
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
-            ours.close()
             copy.kill()
             await copy.gone
-            # A caller that was cancelled may remove what the thread has written, so the thread must have ended.
+            # A caller that was cancelled may remove what the thread has written, so the thread must have ended. The
+            # socket is closed after that: the thread could wait for another one that gets the same number.
             await asyncio.wait({taking})
+            ours.close()
 
     async def open(self, copy: Worker, order: messages.Save | messages.Compare) -> socket.socket:
         """Have a copy answer an order over a channel, which the caller closes. If that fails, the copy has ended."""
