@@ -16,8 +16,8 @@ PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
 # Processes that run tests. Each has a service and a server of its own, which its tests share. A third of a test's time
-# is waiting, so one more than there are cores keeps the cores busy.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# is waiting, so two more than there are cores keep the cores busy.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
@@ -67,9 +67,10 @@ ON_CLUSTER = $(addprefix tests/,sessions/cells/test_cells.py sessions/cells/test
 	sessions/state/test_forks_interfaces.py sessions/state/test_checkpoints.py shell/test_shell_session.py \
 	http/test_http.py http/test_http_batch.py http/test_http_files.py mcp/test_mcp_http.py mcp/test_mcp_tools.py)
 
-# All of them share one cluster, so that they run in one process.
+# Each group shares one cluster, so that it runs in one process. The second one kills nodes and counts processes.
 test-cluster: $(STAMP_RAY)
-	@$(BIN)/python -m pytest --cluster -m ray --timeout=180 $(ON_CLUSTER) tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest --cluster -m ray --timeout=180 $(ON_CLUSTER) $(ARGS)
+	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
 
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)
