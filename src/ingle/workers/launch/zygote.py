@@ -350,7 +350,7 @@ class Zygote:
     @property
     def orders(self) -> int:
         """Number of ordered children that are not ready yet."""
-        return sum(not each.ready.done() for each in self._pending.values())
+        return len(self._pending)
 
     @property
     def idle_for(self) -> float:
@@ -362,15 +362,14 @@ class Zygote:
         self._on_death()
 
     def _order(self, child: Forked, ends: ChildEnds, birth: Birth) -> None:
-        self._tickets += 1
+        ticket = self._tickets = self._tickets + 1
         self._last_order = self._loop.time()
-        order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped, birth.limits)
+        order = messages.Fork(ticket, birth.pooled, birth.user, birth.network, birth.grouped, birth.limits)
         socket.send_fds(self._control, [messages.encode(order)], ends.fds)
         if self._confinement is None or not self._confinement.has_own_root:
             child.init.sweeper = self._sweeper
-        for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
-            del self._pending[ticket]
-        self._pending[self._tickets] = child
+        self._pending[ticket] = child
+        child.ready.add_done_callback(lambda _: self._pending.pop(ticket, None))
 
     async def _wait_writable(self) -> None:
         writable: asyncio.Event = asyncio.Event()
