@@ -76,7 +76,7 @@ class Provider:
         return number
 
     def cancel(self, number: int) -> None:
-        """Tell the client that nobody waits for this call any more."""
+        """Tell the client that this call has no caller any more."""
         if self._calls.pop(number, None) is not None:
             self._put(FunctionCancelled(number))
 
@@ -91,7 +91,7 @@ class Provider:
             self._end(number, ToolFailed("timeout", f"the client did not answer within {self._seconds:g} s"))
 
     def _end(self, number: int, answer: bytes | ToolFailed) -> None:
-        """Hand the answer on. One that nobody waits for is dropped."""
+        """Hand the answer on. An answer whose call is over is dropped."""
         waiting = self._calls.pop(number, None)
         if waiting is not None:
             waiting.on_answer(answer)

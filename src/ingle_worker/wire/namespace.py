@@ -16,7 +16,7 @@ else:
 class ListVariables:
     """Request for all variables. If it takes too long, it is interrupted as cell number `-ticket`.
 
-    It is ignored if the monotonic clock is past `until`, because nobody waits any more. With `hash_seconds`, variables
+    It is ignored if the monotonic clock is past `until`, because its caller has left. With `hash_seconds`, variables
     have identities, and hashes as far as that needs neither code of the user nor more time.
     """
 
