@@ -676,7 +676,8 @@ async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
     await run(service, HANGS)
     members = worker_of(service, "main").siblings.members
     saving = asyncio.create_task(service.save_session("main", "calc"))
-    assert await until(lambda: len(members) == 2)
+    # The copy is there, and its save has begun.
+    assert await until(lambda: len(members) == 2 and all(each.ready.done() for each in members))
     await service.end_session("main")
     async with asyncio.timeout(30):
         with pytest.raises(errors.SaveFailed, match="its session was ended"):
