@@ -53,8 +53,6 @@ def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice |
         child = todo.pop()
         found.append(child)
         todo += linux.children(child)
-    if isinstance(chosen, _Remembered):
-        chosen.found.update(found)
     return found
 
 
@@ -66,22 +64,6 @@ def _groups_of(pids: Collection[int]) -> set[int]:
         except ProcessLookupError:
             continue
     return groups
-
-
-def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[int], chosen: Choice | None) -> None:
-    """Kill whole process groups: the kernel does that in one step, so that no fork escapes.
-
-    A fork bomb creates processes faster than they can be killed one by one. All sessions below us began below us, so
-    nobody else is in these groups. Groups of spared processes are left out: a new copy is still in its worker's group.
-    """
-    own = _groups_of((os.getpid(), *spare))
-    for _ in range(MAX_GROUP_ROUNDS):
-        groups = _groups_of(below(os.getpid(), spare, MAX_GROUP_CHECKS, chosen)) - own
-        if not groups:
-            return
-        for group in groups:
-            kill_quietly(-group, signal.SIGKILL)
-        reap(on_exit)
 
 
 class _Remembered:
@@ -103,21 +85,47 @@ class _Remembered:
         self._on_exit(pid, status, usage)
 
 
+def _doomed(spare: Collection[int], chosen: "_Remembered | None", most: int = 0) -> list[int]:
+    """Return what is to be killed below this process, as `below` does."""
+    found = below(os.getpid(), spare, most, chosen)
+    if chosen is not None:
+        chosen.found.update(found)
+    return found
+
+
+def _kill_groups(
+    on_exit: Callable[[int, int, object], None], spare: Collection[int], chosen: "_Remembered | None"
+) -> None:
+    """Kill whole process groups: the kernel does that in one step, so that no fork escapes.
+
+    A fork bomb creates processes faster than they can be killed one by one. All sessions below us began below us, so
+    nobody else is in these groups. Groups of spared processes are left out: a new copy is still in its worker's group.
+    """
+    own = _groups_of((os.getpid(), *spare))
+    for _ in range(MAX_GROUP_ROUNDS):
+        groups = _groups_of(_doomed(spare, chosen, MAX_GROUP_CHECKS)) - own
+        if not groups:
+            return
+        for group in groups:
+            kill_quietly(-group, signal.SIGKILL)
+        reap(on_exit)
+
+
 def sweep(
     on_exit: Callable[[int, int, object], None], spare: Collection[int] = (), chosen: Choice | None = None
 ) -> None:
     """Kill all descendants, except below `spare`, or only those below chosen children. Wait until they are gone."""
     if not reap(on_exit):
         return  # the usual end: the worker has exited and left nothing
+    remembered = None
     if chosen is not None:
-        chosen = _Remembered(chosen, on_exit)
-        on_exit = chosen.reaped
-    me = os.getpid()
-    _kill_groups(on_exit, spare, chosen)
+        remembered = _Remembered(chosen, on_exit)
+        on_exit = remembered.reaped
+    _kill_groups(on_exit, spare, remembered)
     for _ in range(MAX_ROUNDS):
         if not reap(on_exit):
             return
-        doomed = below(me, spare, chosen=chosen)
+        doomed = _doomed(spare, remembered)
         if not doomed:
             return
         # Stop them first, so that none forks while the others are killed.
