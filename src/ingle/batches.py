@@ -15,8 +15,8 @@ class FileBytes(Struct, frozen=True, forbid_unknown_fields=True):
 class BatchItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One run of a batch."""
 
-    id: str | None = None
-    """Name of the run in its result. Default: its number, from 0."""
+    id: str | int | None = None
+    """Name or number of the run, given back in its result. Default: its place in the list, from "0" on."""
     input: Raw = field(default_factory=lambda: Raw(b"null"))
     """Any JSON value. The code has it as the variable `item`."""
     stdin: str = ""
@@ -52,7 +52,7 @@ class ItemProblem(Struct, frozen=True, gc=False):
 class ItemResult(Result, gc=False):
     """The result of one item of a batch. Its session has ended."""
 
-    id: str = ""
+    id: str | int = ""
     limit: str | None = None
     """The limit that ended the item: `time`, `memory`, or null."""
     problem: ItemProblem | None = None

@@ -56,6 +56,12 @@ def new_batch(code: str, count: int, **options: Any) -> NewBatch:
 
 
 @pytest.mark.req("batch.map")
+def test_an_id_comes_back_as_it_was_sent(server: Server) -> None:
+    items = [{"id": 7}, {"id": "seven"}, {}]
+    assert {each["id"] for each in run_batch(server.client, "1", items)} == {7, "seven", "2"}
+
+
+@pytest.mark.req("batch.map")
 @pytest.mark.both_levels
 def test_each_item_has_its_own_input_stdin_files_and_environment(server: Server) -> None:
     code = (

@@ -21,8 +21,8 @@ class Item(Struct, frozen=True):
     stdin: str = ""
     files: dict[str, str | bytes] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    id: str | None = None
-    """Name in the result. Default: the number of the input, from 0."""
+    id: str | int | None = None
+    """Name or number in the result. Default: the place of the input, from "0" on."""
 
 
 class Part:
@@ -33,7 +33,7 @@ class Part:
         self.size = 0
         self._first = first
         self._ordered = ordered
-        self._names: list[str | None] = []
+        self._names: list[str | int | None] = []
         self._early: dict[int, ItemResult] = {}
         """Results that wait for those of earlier items."""
         self._count = 0

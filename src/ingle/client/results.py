@@ -157,7 +157,7 @@ class ItemResult(Result):
     `not_run` and a `problem`.
     """
 
-    id: str = ""
+    id: str | int = ""
     limit: str | None = None
     problem: ItemProblem | None = None
 

@@ -158,7 +158,7 @@ async def _finish(session: SessionHandle, cell: int, stdin: str, author: Author)
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _item_result(name: str, result: Result) -> ItemResult:
+def _item_result(name: str | int, result: Result) -> ItemResult:
     values = {field: getattr(result, field) for field in Result.__struct_fields__}
     return ItemResult(**values, id=name, limit=limit_of(result))
 

@@ -49,7 +49,7 @@ def check_batch(batch: NewBatch, max_code: int) -> None:
         raise errors.InvalidRequest(f"{len(batch.items)} items are more than {MAX_ITEMS}; send several batches")
     for number, item in enumerate(batch.items):
         check_environment(item.env)
-        if item.id is not None and not 0 < len(item.id) <= MAX_ITEM_ID_CHARS:
+        if item.id is not None and not 0 < len(str(item.id)) <= MAX_ITEM_ID_CHARS:
             raise errors.InvalidRequest(f"the id of item {number} must have 1 to {MAX_ITEM_ID_CHARS} characters")
         if len(bytes(item.input)) > MAX_ITEM_INPUT_BYTES:
             raise errors.InvalidRequest(
