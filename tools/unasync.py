@@ -16,6 +16,7 @@ MODULES = (
     "attached.py",
     "client.py",
     "connection.py",
+    "event_reader.py",
     "files.py",
     "provided.py",
     "session.py",
@@ -30,10 +31,12 @@ WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (
-        r"\bAsync(Attached|Client|Connection|Files|Iterator|Provided|Session|Shell|Tools|Transcripts|Trials|Values)\b",
+        r"\bAsync(Attached|CellReader|Client|Connection|EventReader|Files|Iterator|Provided|Session|Shell|Tools|"
+        r"Transcripts|Trials|Values)\b",
         r"\1",
     ),
-    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
+    (r"\bStopAsyncIteration\b", "StopIteration"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),
     (r"\baread\b", "read"),

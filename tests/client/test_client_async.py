@@ -150,3 +150,21 @@ async def test_a_service_is_started_and_ended_without_blocking_the_loop(
     assert marked_processes(mark) == []
     with pytest.raises(errors.Unreachable, match="closed"):
         await client.sessions()
+
+
+def test_streams_that_are_left_open_are_closed_with_the_event_loop_without_a_complaint(server: Server) -> None:
+    complaints: list[str] = []
+    left = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+        async with AsyncClient(server.url, server.token) as client:
+            session = client.session("main", keep=True)
+            for stream in (session.stream("import time\nwhile True: time.sleep(0.01)"), session.events()):
+                await anext(stream)
+                left.append(stream)
+
+    asyncio.run(main())
+    assert (len(left), complaints) == (2, [])
+    server.client.delete("/v1/sessions/main")

@@ -134,17 +134,18 @@ class SessionRun:
         job = self._job
         done: Done | None = None
         stream = self._session.stream(step.code, timeout=job.timeout, envs=job.env or None, script=step.script)
-        async for event in stream:
-            if self._cell is None and event.cell is not None:
-                self._cell = event.cell
-                self._show.begin(step, event.cell)
-            if isinstance(event, Done):
-                done = event
-            elif isinstance(event, InputWanted):
-                if self._answering is None or self._answering.done():
-                    self._answering = self._front.help(self._answer(event.secret))
-            elif not (isinstance(event, OtherEvent) or getattr(event, "background", False)):
-                await self._show.take(event)
+        async with contextlib.aclosing(stream):
+            async for event in stream:
+                if self._cell is None and event.cell is not None:
+                    self._cell = event.cell
+                    self._show.begin(step, event.cell)
+                if isinstance(event, Done):
+                    done = event
+                elif isinstance(event, InputWanted):
+                    if self._answering is None or self._answering.done():
+                        self._answering = self._front.help(self._answer(event.secret))
+                elif not (isinstance(event, OtherEvent) or getattr(event, "background", False)):
+                    await self._show.take(event)
         assert done is not None
         if self._answering is not None:
             self._answering.cancel()

@@ -1,7 +1,6 @@
-"""The connection to one service: requests with safe retries, and an event stream without gaps.
+"""The connection to one service: requests with safe retries, and WebSockets.
 
-A request that the server may have executed is repeated only if that changes nothing. Events are numbered: a new
-connection continues at the next number, so no event is lost or repeated.
+A request that the server may have executed is repeated only if that changes nothing.
 """
 
 import dataclasses
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 
 import httpx
 import msgspec
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from ingle import errors
 from ingle.client import discovery
@@ -31,7 +29,6 @@ from ingle.client.address import (
 )
 from ingle.client.aio.io import (
     CallSocket,
-    EventStream,
     HttpClient,
     HttpTransport,
     LineStream,
@@ -42,7 +39,6 @@ from ingle.client.aio.io import (
     open_near,
     sleep,
 )
-from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
@@ -69,11 +65,6 @@ STABLE_SECONDS = 5.0
 """A connection that lasted this long while waiting counts as progress."""
 
 MAX_EVENT_BYTES = 256 * 1024 * 1024
-
-STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
-"""Close codes of a WebSocket that is closed for good: docs/reference/http.md. After others the client reconnects."""
-
-TOO_BIG = 1009
 
 
 class Closable(Protocol):
@@ -232,7 +223,7 @@ class AsyncConnection:
         if body is not None:
             content = msgspec.json.encode(body)
             headers = {"Content-Type": "application/json", **(headers or {})}
-        retries = self._retries()
+        retries = self.retries()
         timeout = httpx.Timeout(wait + ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
         waiting = deadline_after(wait)
         while True:
@@ -243,7 +234,7 @@ class AsyncConnection:
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 # Nothing was sent.
-                await self._pause(retries, error, path)
+                await self.pause(retries, error, path)
                 continue
             except httpx.TransportError as error:
                 if not repeatable:
@@ -254,7 +245,7 @@ class AsyncConnection:
                 lasted = time.monotonic() - sent > STABLE_SECONDS and not isinstance(error, httpx.TimeoutException)
                 if lasted and time_left(waiting):
                     retries.progress()
-                await self._pause(retries, error, path)
+                await self.pause(retries, error, path)
                 continue
             self._reached = True
             if answer.is_success:
@@ -263,7 +254,7 @@ class AsyncConnection:
             if not (isinstance(error_said, errors.Unreachable) and repeatable):
                 raise error_said
             # A proxy has lost its server for the moment.
-            await self._pause(retries, error_said, path)
+            await self.pause(retries, error_said, path)
 
     async def send(self, method: str, path: str, pieces: Iterator[bytes], query: dict[str, str | int | float]) -> bytes:
         """Send a body as it comes, and return that of the answer. Nothing is sent twice."""
@@ -319,10 +310,12 @@ class AsyncConnection:
     def _broken(self, error: Exception) -> str:
         return f"the connection to {self._where()} broke ({reason(error)}); some files may be copied; try again"
 
-    def _retries(self) -> Retries:
+    def retries(self) -> Retries:
+        """Return the pauses between attempts, as many as a service of this connection is worth."""
         return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)
 
-    async def _pause(self, retries: Retries, error: Exception, path: str) -> None:
+    async def pause(self, retries: Retries, error: Exception, path: str) -> None:
+        """Wait before the next attempt. Raise the error, or Unreachable, if there is none."""
         pause = None if self._is_gone(error) else retries.next_pause()
         if pause is None:
             if isinstance(error, errors.Unreachable):
@@ -362,56 +355,14 @@ class AsyncConnection:
             f"and is reachable from this machine{fate}"
         )
 
-    # --- events ---
-
-    async def events(self, path: str, first: int, deadline: float | None = None) -> EventStream:
-        """Yield the events of the session at `path` from number `first` on, until its end or the deadline."""
-        await self.open()
-        retries = self._retries()
-        following = first
-        while True:
-            opened = time.monotonic()
-            socket = None
-            try:
-                socket = await self.open_socket(f"{path}/events?from={following}")
-                self._reached = True
-                while True:
-                    event = read_event(await socket.receive(time_left(deadline)))
-                    if event is not None and event.seq >= following:
-                        following = event.seq + 1
-                        retries.progress()
-                        yield event
-            except TimeoutError as error:
-                if socket is not None:
-                    return
-                broken: Exception = error
-            except ConnectionClosed as error:
-                if _has_ended(error):
-                    return
-                broken = error
-            except InvalidStatus as error:
-                refusal = failure(error.response.status_code, bytes(error.response.body or b""))
-                if not isinstance(refusal, errors.Unreachable):
-                    raise refusal from None
-                broken = refusal
-            except (OSError, EOFError, WebSocketException) as error:
-                broken = error
-            finally:
-                if socket is not None:
-                    await socket.close()
-            if time.monotonic() - opened > STABLE_SECONDS:
-                retries.progress()
-            left = time_left(deadline)
-            if left is not None and left <= 0:
-                return
-            await self._pause(retries, broken, path)
+    # --- WebSockets ---
 
     async def open_socket(self, path: str) -> WebSocket:
         """Open a WebSocket of the service."""
         options: dict[str, Any] = {"proxy": None} if self.address.near else {}
         sock = await self._unix_socket()
         try:
-            return await WebSocket.open(
+            opened = await WebSocket.open(
                 self.address.socket_url + path,
                 self.address.headers,
                 sock,
@@ -424,6 +375,8 @@ class AsyncConnection:
             if sock is not None:
                 sock.close()
             raise
+        self._reached = True
+        return opened
 
     async def open_call_socket(self, path: str) -> CallSocket:
         """Open a WebSocket of the service for calls, which many small messages make."""
@@ -441,27 +394,3 @@ class AsyncConnection:
     async def _unix_socket(self) -> sockets.socket | None:
         path = self.address.path
         return await in_thread(connect, path) if path is not None else None
-
-
-def _has_ended(closed: ConnectionClosed) -> bool:
-    """Return whether the session ended normally; False to reconnect. Raise errors that reconnecting cannot solve."""
-    if closed.sent is not None and closed.sent.code == TOO_BIG and not closed.rcvd_then_sent:
-        raise errors.TooLarge(f"an event has more than {MAX_EVENT_BYTES} bytes, the limit of this client") from None
-    if closed.rcvd is None:
-        return False
-    code, reason = closed.rcvd.code, closed.rcvd.reason
-    if code == NO_SESSION:
-        if reason.endswith("has ended"):
-            return True
-        error: errors.IngleError = errors.SessionNotFound.__new__(errors.SessionNotFound)
-        errors.IngleError.__init__(error, reason)
-        raise error from None
-    if code == STOPPING:
-        raise errors.Unavailable(f"{reason}; its sessions end with it") from None
-    if code == POLICY:
-        raise errors.Unauthorized(
-            reason or "the server closed the connection; check the token: set INGLE_TOKEN, or pass token="
-        ) from None
-    if code == BAD_MESSAGE:
-        raise errors.InvalidRequest(reason) from None
-    return False

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ingle import errors
 from ingle.client.address import deadline_after, file_path, time_left
 from ingle.client.aio.attached import POLL_SECONDS
+from ingle.client.aio.event_reader import AsyncCellReader, AsyncEventReader
 from ingle.client.aio.files import AsyncFiles
 from ingle.client.aio.io import EventStream, aclosing, call
 from ingle.client.aio.shell import AsyncShell
@@ -126,7 +127,7 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         if all(callback is None for callback in callbacks):
             return await self._settled(await self._begin(code, timeout, envs, queue, _poll_seconds(deadline)), deadline)
         result = await self._begin(code, timeout, envs, queue, 0.0)
-        async with aclosing(self._cell_events(result.cell, deadline)) as events:
+        async with aclosing(await self._cell_events(result.cell, deadline)) as events:
             async for event in events:
                 if isinstance(event, Stdout) and not event.background:
                     on_stdout and await call(on_stdout, event.text)
@@ -194,7 +195,7 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         `ingle.events`; pass `event.cell` to `wait()` to get the result.
         """
         result = await self._begin(code, timeout, envs, queue, 0.0, script)
-        async with aclosing(self._cell_events(result.cell, None)) as events:
+        async with aclosing(await self._cell_events(result.cell, None)) as events:
             async for event in events:
                 yield event
 
@@ -204,23 +205,16 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         With `last`, stop after the event of that number.
         """
         await self._attach()
-        async with aclosing(self._connection.events(self._path, first)) as events:
+        async with aclosing(AsyncEventReader(self._connection, self._path, first)) as events:
             async for event in events:
                 yield event
                 if last is not None and event.seq >= last:
                     return
 
-    async def _cell_events(self, cell: int, deadline: float | None) -> EventStream:
-        """Yield the events of one cell until its `done` or the deadline."""
-        async with aclosing(self._connection.events(self._path, await self.first_event(cell), deadline)) as events:
-            async for event in events:
-                if event.cell == cell:
-                    yield event
-                    if isinstance(event, Done):
-                        return
-        left = time_left(deadline)
-        if left is None or left > 0:
-            raise errors.SessionNotFound(self.name)
+    async def _cell_events(self, cell: int, deadline: float | None) -> AsyncCellReader:
+        """Return the events of one cell until its `done` or the deadline."""
+        first = await self.first_event(cell)
+        return AsyncCellReader(AsyncEventReader(self._connection, self._path, first, deadline), cell, self.name)
 
     async def first_event(self, cell: int) -> int:
         """Return the number of an event from which on all events of this cell come, with few older ones."""

@@ -1,8 +1,7 @@
 # Generated from ../aio/connection.py by tools/unasync.py: edit that file, and run the script.
-"""The connection to one service: requests with safe retries, and an event stream without gaps.
+"""The connection to one service: requests with safe retries, and WebSockets.
 
-A request that the server may have executed is repeated only if that changes nothing. Events are numbered: a new
-connection continues at the next number, so no event is lost or repeated.
+A request that the server may have executed is repeated only if that changes nothing.
 """
 
 import dataclasses
@@ -14,7 +13,6 @@ from typing import Any, Protocol
 
 import httpx
 import msgspec
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from ingle import errors
 from ingle.client import discovery
@@ -30,11 +28,9 @@ from ingle.client.address import (
     given_address,
     time_left,
 )
-from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.client.sync.io import (
     CallSocket,
-    EventStream,
     HttpClient,
     HttpTransport,
     LineStream,
@@ -70,11 +66,6 @@ STABLE_SECONDS = 5.0
 """A connection that lasted this long while waiting counts as progress."""
 
 MAX_EVENT_BYTES = 256 * 1024 * 1024
-
-STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
-"""Close codes of a WebSocket that is closed for good: docs/reference/http.md. After others the client reconnects."""
-
-TOO_BIG = 1009
 
 
 class Closable(Protocol):
@@ -233,7 +224,7 @@ class Connection:
         if body is not None:
             content = msgspec.json.encode(body)
             headers = {"Content-Type": "application/json", **(headers or {})}
-        retries = self._retries()
+        retries = self.retries()
         timeout = httpx.Timeout(wait + ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
         waiting = deadline_after(wait)
         while True:
@@ -242,7 +233,7 @@ class Connection:
                 answer = http.request(method, path, content=content, params=query, headers=headers, timeout=timeout)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 # Nothing was sent.
-                self._pause(retries, error, path)
+                self.pause(retries, error, path)
                 continue
             except httpx.TransportError as error:
                 if not repeatable:
@@ -253,7 +244,7 @@ class Connection:
                 lasted = time.monotonic() - sent > STABLE_SECONDS and not isinstance(error, httpx.TimeoutException)
                 if lasted and time_left(waiting):
                     retries.progress()
-                self._pause(retries, error, path)
+                self.pause(retries, error, path)
                 continue
             self._reached = True
             if answer.is_success:
@@ -262,7 +253,7 @@ class Connection:
             if not (isinstance(error_said, errors.Unreachable) and repeatable):
                 raise error_said
             # A proxy has lost its server for the moment.
-            self._pause(retries, error_said, path)
+            self.pause(retries, error_said, path)
 
     def send(self, method: str, path: str, pieces: Iterator[bytes], query: dict[str, str | int | float]) -> bytes:
         """Send a body as it comes, and return that of the answer. Nothing is sent twice."""
@@ -318,10 +309,12 @@ class Connection:
     def _broken(self, error: Exception) -> str:
         return f"the connection to {self._where()} broke ({reason(error)}); some files may be copied; try again"
 
-    def _retries(self) -> Retries:
+    def retries(self) -> Retries:
+        """Return the pauses between attempts, as many as a service of this connection is worth."""
         return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)
 
-    def _pause(self, retries: Retries, error: Exception, path: str) -> None:
+    def pause(self, retries: Retries, error: Exception, path: str) -> None:
+        """Wait before the next attempt. Raise the error, or Unreachable, if there is none."""
         pause = None if self._is_gone(error) else retries.next_pause()
         if pause is None:
             if isinstance(error, errors.Unreachable):
@@ -361,56 +354,14 @@ class Connection:
             f"and is reachable from this machine{fate}"
         )
 
-    # --- events ---
-
-    def events(self, path: str, first: int, deadline: float | None = None) -> EventStream:
-        """Yield the events of the session at `path` from number `first` on, until its end or the deadline."""
-        self.open()
-        retries = self._retries()
-        following = first
-        while True:
-            opened = time.monotonic()
-            socket = None
-            try:
-                socket = self.open_socket(f"{path}/events?from={following}")
-                self._reached = True
-                while True:
-                    event = read_event(socket.receive(time_left(deadline)))
-                    if event is not None and event.seq >= following:
-                        following = event.seq + 1
-                        retries.progress()
-                        yield event
-            except TimeoutError as error:
-                if socket is not None:
-                    return
-                broken: Exception = error
-            except ConnectionClosed as error:
-                if _has_ended(error):
-                    return
-                broken = error
-            except InvalidStatus as error:
-                refusal = failure(error.response.status_code, bytes(error.response.body or b""))
-                if not isinstance(refusal, errors.Unreachable):
-                    raise refusal from None
-                broken = refusal
-            except (OSError, EOFError, WebSocketException) as error:
-                broken = error
-            finally:
-                if socket is not None:
-                    socket.close()
-            if time.monotonic() - opened > STABLE_SECONDS:
-                retries.progress()
-            left = time_left(deadline)
-            if left is not None and left <= 0:
-                return
-            self._pause(retries, broken, path)
+    # --- WebSockets ---
 
     def open_socket(self, path: str) -> WebSocket:
         """Open a WebSocket of the service."""
         options: dict[str, Any] = {"proxy": None} if self.address.near else {}
         sock = self._unix_socket()
         try:
-            return WebSocket.open(
+            opened = WebSocket.open(
                 self.address.socket_url + path,
                 self.address.headers,
                 sock,
@@ -423,6 +374,8 @@ class Connection:
             if sock is not None:
                 sock.close()
             raise
+        self._reached = True
+        return opened
 
     def open_call_socket(self, path: str) -> CallSocket:
         """Open a WebSocket of the service for calls, which many small messages make."""
@@ -440,27 +393,3 @@ class Connection:
     def _unix_socket(self) -> sockets.socket | None:
         path = self.address.path
         return in_thread(connect, path) if path is not None else None
-
-
-def _has_ended(closed: ConnectionClosed) -> bool:
-    """Return whether the session ended normally; False to reconnect. Raise errors that reconnecting cannot solve."""
-    if closed.sent is not None and closed.sent.code == TOO_BIG and not closed.rcvd_then_sent:
-        raise errors.TooLarge(f"an event has more than {MAX_EVENT_BYTES} bytes, the limit of this client") from None
-    if closed.rcvd is None:
-        return False
-    code, reason = closed.rcvd.code, closed.rcvd.reason
-    if code == NO_SESSION:
-        if reason.endswith("has ended"):
-            return True
-        error: errors.IngleError = errors.SessionNotFound.__new__(errors.SessionNotFound)
-        errors.IngleError.__init__(error, reason)
-        raise error from None
-    if code == STOPPING:
-        raise errors.Unavailable(f"{reason}; its sessions end with it") from None
-    if code == POLICY:
-        raise errors.Unauthorized(
-            reason or "the server closed the connection; check the token: set INGLE_TOKEN, or pass token="
-        ) from None
-    if code == BAD_MESSAGE:
-        raise errors.InvalidRequest(reason) from None
-    return False

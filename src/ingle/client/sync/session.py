@@ -17,6 +17,7 @@ from ingle.client.address import deadline_after, file_path, time_left
 from ingle.client.decode import OtherEvent, bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.client.sync.attached import POLL_SECONDS
+from ingle.client.sync.event_reader import CellReader, EventReader
 from ingle.client.sync.files import Files
 from ingle.client.sync.io import EventStream, call, closing
 from ingle.client.sync.shell import Shell
@@ -204,23 +205,16 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         With `last`, stop after the event of that number.
         """
         self._attach()
-        with closing(self._connection.events(self._path, first)) as events:
+        with closing(EventReader(self._connection, self._path, first)) as events:
             for event in events:
                 yield event
                 if last is not None and event.seq >= last:
                     return
 
-    def _cell_events(self, cell: int, deadline: float | None) -> EventStream:
-        """Yield the events of one cell until its `done` or the deadline."""
-        with closing(self._connection.events(self._path, self.first_event(cell), deadline)) as events:
-            for event in events:
-                if event.cell == cell:
-                    yield event
-                    if isinstance(event, Done):
-                        return
-        left = time_left(deadline)
-        if left is None or left > 0:
-            raise errors.SessionNotFound(self.name)
+    def _cell_events(self, cell: int, deadline: float | None) -> CellReader:
+        """Return the events of one cell until its `done` or the deadline."""
+        first = self.first_event(cell)
+        return CellReader(EventReader(self._connection, self._path, first, deadline), cell, self.name)
 
     def first_event(self, cell: int) -> int:
         """Return the number of an event from which on all events of this cell come, with few older ones."""
