@@ -10,13 +10,13 @@ import threading
 from typing import Any
 
 import msgspec
-from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from ingle.client.leader import NearLeader
+from ingle.tools.short_frames import ShortClientProtocol
 
 CHUNK_BYTES = 65536
 
@@ -27,7 +27,7 @@ CLOSE_SECONDS = 5.0
 class NearSocket:
     """One thread at a time receives; any thread sends."""
 
-    def __init__(self, sock: socket.socket, protocol: ClientProtocol) -> None:
+    def __init__(self, sock: socket.socket, protocol: ShortClientProtocol) -> None:
         self._socket = sock
         self._protocol = protocol
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class NearSocket:
             sock = socket.create_connection((uri.host, uri.port), open_timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         sock.settimeout(open_timeout)
-        protocol = ClientProtocol(uri, max_size=max_size)
+        protocol = ShortClientProtocol(uri, max_size=max_size)
         made = cls(sock, protocol)
         try:
             request = protocol.connect()
@@ -125,13 +125,13 @@ class NearSocket:
         return self._messages.pop(0)
 
     def send(self, value: Any) -> None:
-        self.send_text(msgspec.json.encode(value).decode())
+        self.send_text(msgspec.json.encode(value))
 
-    def send_text(self, text: str) -> None:
+    def send_text(self, text: bytes) -> None:
         with self._lock:
             if self._protocol.state is not State.OPEN:
                 raise ConnectionError("the connection is closed")
-            self._protocol.send_text(text.encode())
+            self._protocol.send_text(text)
             self._flush()
 
     def close(self) -> None:

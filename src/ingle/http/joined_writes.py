@@ -13,6 +13,7 @@ class JoinedWrites:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
+        self.is_closing = transport.is_closing
         self._waiting: list[bytes] = []
         self._size = 0
 

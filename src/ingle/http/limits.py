@@ -28,6 +28,7 @@ from ingle.http.auth.guard import PEER, Peer
 from ingle.http.joined_writes import JoinedWrites
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
 from ingle.support.running_servers import peer_is_confined, peer_uid
+from ingle.tools.short_frames import ShortServerProtocol
 
 CLOSE = "ingle.close"
 """Extension of a WebSocket's scope: closes it at once, whether its client reads or not."""
@@ -400,9 +401,9 @@ def without_chunks(cycle: RequestResponseCycle, send: Send) -> Send:
     return send_plain
 
 
-def _is_text(frames: list[bytes]) -> bool:
+def _is_text(data: bytes) -> bool:
     try:
-        b"".join(frames).decode()
+        data.decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -415,6 +416,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(**given)
         self._limit = limit
         self.peer = peer
+        self.conn = ShortServerProtocol(max_size=self.config.ws_max_size, logger=self.logger)
         self._take: Callable[[bytes], None] | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -459,11 +461,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._take = take
 
     def send_receive_event_to_app(self) -> None:
-        if self._take is None or self.close_sent or not _is_text(self.frames):
+        data = b"".join(self.frames)
+        if self._take is None or self.close_sent or not _is_text(data):
             super().send_receive_event_to_app()
-            return
-        data, self.frames = b"".join(self.frames), []
-        self._take(data)
+        else:
+            self.frames = []
+            self._take(data)
 
     def refuse(self, error: errors.IngleError) -> None:
         """Answer the handshake with `error` and close."""

@@ -86,10 +86,11 @@ class WebSocket:
             return await self._connection.recv(decode=False)
 
     async def send(self, value: Any) -> None:
-        await self.send_text(msgspec.json.encode(value).decode())
+        await self.send_text(msgspec.json.encode(value))
 
-    async def send_text(self, text: str) -> None:
-        await self._connection.send(text)
+    async def send_text(self, text: bytes) -> None:
+        """Send a text in UTF-8."""
+        await self._connection.send(text, text=True)
 
     async def close(self) -> None:
         await self._connection.close()

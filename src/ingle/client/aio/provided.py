@@ -52,7 +52,7 @@ class AsyncProvided:
                 said = decode_message(await self._socket.receive(None))
             except (ConnectionClosed, OSError, EOFError):
                 return None
-            if isinstance(said, FunctionCall | FunctionCancelled):
+            if isinstance(said, (FunctionCall, FunctionCancelled)):  # a union is made anew for each call
                 return said
 
     async def _answer(self, wanted: FunctionCall) -> None:

@@ -93,10 +93,11 @@ class WebSocket:
         return self._connection.recv(seconds, decode=False)
 
     def send(self, value: Any) -> None:
-        self.send_text(msgspec.json.encode(value).decode())
+        self.send_text(msgspec.json.encode(value))
 
-    def send_text(self, text: str) -> None:
-        self._connection.send(text)
+    def send_text(self, text: bytes) -> None:
+        """Send a text in UTF-8."""
+        self._connection.send(text, text=True)
 
     def close(self) -> None:
         self._manager.__exit__(None, None, None)

@@ -53,7 +53,7 @@ class Provided:
                 said = decode_message(self._socket.receive(None))
             except (ConnectionClosed, OSError, EOFError):
                 return None
-            if isinstance(said, FunctionCall | FunctionCancelled):
+            if isinstance(said, (FunctionCall, FunctionCancelled)):  # a union is made anew for each call
                 return said
 
     def _answer(self, wanted: FunctionCall) -> None:
