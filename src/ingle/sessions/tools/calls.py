@@ -323,13 +323,14 @@ class SessionTools:
 
     def _on_answer(self, call: "InFlight", answer: bytes | ToolFailed) -> None:
         if isinstance(answer, ToolFailed):
-            call.count(0)
-            self._tell(call, _outcome(answer), 0)
+            outcome, size = _outcome(answer), 0
             _reply(call, answer)
         else:
-            call.count(len(answer))
-            self._tell(call, "ok", len(answer))
+            outcome, size = "ok", len(answer)
             _reply(call, self._bounded(answer))
+        # The code goes on meanwhile. What it does next is read after this, and so comes behind it.
+        call.count(size)
+        self._tell(call, outcome, size)
         self._forget(call)
 
     # --- tools of MCP servers ---
