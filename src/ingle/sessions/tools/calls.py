@@ -263,16 +263,19 @@ class SessionTools:
 
     async def _answer(self, call: "InFlight") -> None:
         """Answer a request that takes more than one turn of the loop."""
+        outcome, size = "cancelled", 0
         try:
             if call.request.kind == CALL:
-                data = await self._call(call)
+                data = await self._carry_out(call)
             else:
                 data = encode(await self._look(call.request))
-        except ToolFailed as failed:
-            _reply(call, failed)
-        else:
+            outcome, size = "ok", len(data)
             _reply(call, self._bounded(data))
+        except ToolFailed as failed:
+            outcome = _outcome(failed)
+            _reply(call, failed)
         finally:
+            self._tell(call, outcome, size)
             self._forget(call)
 
     def _bounded(self, data: bytes) -> bytes | ToolFailed:
@@ -334,18 +337,6 @@ class SessionTools:
         self._forget(call)
 
     # --- tools of MCP servers ---
-
-    async def _call(self, call: "InFlight") -> bytes:
-        outcome, data = "cancelled", b""
-        try:
-            data = await self._carry_out(call)
-            outcome = "ok"
-        except ToolFailed as failed:
-            outcome = _outcome(failed)
-            raise
-        finally:
-            self._tell(call, outcome, len(data))
-        return data
 
     async def _carry_out(self, call: "InFlight") -> bytes:
         request = call.request
