@@ -98,6 +98,15 @@ def test_texts_of_all_sizes_are_read_within_the_limit(to_server: bool, size: int
 
 
 @pytest.mark.parametrize("to_server", [True, False])
+def test_the_first_piece_of_a_long_text_is_no_text(to_server: bool) -> None:
+    whole = Frame(Opcode.TEXT, bytes(MAX_SHORT_BYTES + 1)).serialize(mask=to_server)
+    # As long as the frame would be if the mark of a length in eight bytes were the length.
+    first = 2 + 4 * to_server + 127
+    pieces = [whole[:first], whole[first:]]
+    assert read(short(None)[to_server], pieces) == read(plain(None)[to_server], pieces)
+
+
+@pytest.mark.parametrize("to_server", [True, False])
 @example(pieces=[Frame(Opcode.TEXT, b"masked or not").serialize(mask=True)])
 @example(pieces=[Frame(Opcode.TEXT, b"masked or not").serialize(mask=False)])
 @example(pieces=[b"\x81\x80", NOTHING])

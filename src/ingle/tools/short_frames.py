@@ -24,7 +24,7 @@ MASKED = 0x80
 
 KEY_BYTES = 4
 TWO_BYTES = 126
-"""Length in the second byte that says that the true one follows in two bytes."""
+"""Length in the second byte that says that the true one follows in two bytes. A greater one is not short."""
 
 MAX_SHORT_BYTES = 0xFFFF
 
@@ -55,6 +55,8 @@ class ShortFrames(Protocol):
         if self.state is not OPEN or self.extensions or self.debug:
             return None
         length, start = data[1] & ~MASKED, 2
+        if length > TWO_BYTES:
+            return None
         if length == TWO_BYTES:
             length, start = int.from_bytes(data[2:4], "big"), 4
         from_client = self.side is SERVER
