@@ -110,7 +110,7 @@ class Rounds:
         self._size = size
         self.server = start()
         self.server.make_session(durable=True)
-        self.server.execute("log = []; value = 0; pair = [0, {'again': 0}]; data = b''")
+        self.server.execute("log = [0]; value = 0; pair = [0, {'again': 0}]; data = bytes(1)")
         self.number = 0
         self.values: dict[int, int] = {}
         self.told: list[str] = []

@@ -99,7 +99,7 @@ class Changing:
 
 
 def is_changing(server: Server) -> bool:
-    """Return whether files are being changed at this moment: there is a log to undo that."""
+    """Return whether files are being changed, or that is not saved yet: there is a log to undo it."""
     return any((server.home / "undo").glob("*[!t]"))
 
 
@@ -191,23 +191,19 @@ class GrantRounds:
         assert wait_until(saved, PATIENCE)
 
     def roll_back(self, what: str) -> None:
-        """Kill something during a rollback. The granted folder is as before it or after it."""
+        """Kill something during a rollback. Session and granted folder are as before it, or both as after it."""
         self._write()
         first = self._number
         assert self.server.client.post("/v1/sessions/main/checkpoints", json={"name": "base"}).status_code == 201
         self._write()
         self._change(what, "/v1/sessions/main/rollback", {"name": "base"})
         value = self._read()
-        granted = _number_in(self._project)
-        assert granted in (first, self._number), (what, value, granted, first, self._number)
-        self._tell(what, "rollback", {"before": self._number, "after": first}, granted)
+        assert value in (first, self._number), (what, value, first, self._number)
+        assert _number_in(self._project) == value, what
+        self._tell(what, "rollback", {"before": self._number, "after": first}, value)
 
     def commit(self, what: str) -> None:
-        """Kill something during a commit. The session is as before it or as after it, and so is the granted folder.
-
-        Both are of the same side, but for one case: the session is saved a moment after the commit. If it is lost in
-        that moment, it comes back as before, and the granted folder stays as it was committed.
-        """
+        """Kill something during a commit. Session and granted folder are as before it, or both as after it."""
         before = self._read()
         self._wait_saved()
         self._number += 1
@@ -221,12 +217,8 @@ class GrantRounds:
         self.server.client.post(f"/v1/sessions/main/trials/{name}/discard", json={})
         value = self._read()
         assert value in (before, self._number), (what, value, before, self._number)
-        granted = _number_in(self._project)
-        assert granted in (value, self._number), (what, value, granted)
+        assert _number_in(self._project) == value, what
         self._tell(what, "commit", {"before": before, "after": self._number}, value)
-        self.told[-1] += "" if granted == value else ", and its granted folder after"
-        if granted != value:
-            self._write()
 
     def _tell(self, what: str, change: str, sides: dict[str, int], value: int) -> None:
         (side,) = [name for name, number in sides.items() if number == value]

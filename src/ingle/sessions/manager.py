@@ -74,7 +74,8 @@ class Manager:
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
         self._watches = FolderWatches()
-        self._trees = TreeStores(self._data_folder, settings)
+        self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
+        self._trees = TreeStores(self._data_folder, settings, self.saves)
         self.tools = ToolServers(settings, home)
         policy = Policy(settings, home)
         self.egress = Egress(policy.hosts(), Route.read(dict(os.environ)))
@@ -83,7 +84,6 @@ class Manager:
         self.grants = Grants(settings, home, self._launchers, self.telemetry)
         self.libraries = UserLibraries(home, self.scratch)
         self.shell_sandboxes = ShellSandboxes(self._hidden)
-        self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves, agent)
         self.takeover = Takeover(self._durable, self._sessions, self._making, self._take_over, self.end_soon)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)

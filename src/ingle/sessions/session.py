@@ -124,7 +124,7 @@ class Session:
             writable=spec.grant.writable if workspace.own_root else (),
             key=spec.key,
             start=start,
-            durable=self.autosave is not None and self.autosave.durable,
+            autosave=self.autosave,
         )
         slot.folders = self._folders
         self._copies = WorkerCopies(

@@ -106,6 +106,8 @@ class Manifest(Struct, frozen=True):
     files: Files | None = None
     no_files: str = ""
     """Why there are no files. Empty in a snapshot that is older than saved files."""
+    changes: list[str] = field(default_factory=list)
+    """Undo logs of rollbacks and commits that this state has. They are not needed from this save on."""
 
     def pieces(self) -> Iterator[Chunk]:
         """Yield all chunks of variables and files, with repetitions."""

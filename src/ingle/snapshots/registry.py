@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from msgspec import Struct, field
 
 from ingle.errors import RegistryBroken
 from ingle.events import Skipped
+from ingle.render.phrases import duration, some
 from ingle.requests import NewSession
 
 VERSION = 1
@@ -70,6 +71,20 @@ class Save(Struct, frozen=True):
     python: str = ""
     names: list[str] = field(default_factory=list)
     missing: list[Skipped] = field(default_factory=list)
+
+    def describe(self, failed: Sequence[Skipped] = ()) -> str:
+        """Return a sentence about a session that was brought back from this save, without what has failed."""
+        age = duration(max(0.0, time.time() - self.time))
+        empty = "" if self.names else ", without any variable"
+        text = f"this session is as it was after cell {self.cell}, saved {age} ago{empty}"
+        names = {each.name: describe_missing(each) for each in (*self.missing, *failed)}
+        return f"{text}; missing: {some(list(names.values()))}" if names else text
+
+
+def describe_missing(each: Skipped) -> str:
+    """Return a phrase about a variable that a save lacks."""
+    made_by = f"; made by {each.made_by.strip('<>')}" if each.made_by else ""
+    return f"{each.name} ({each.type}: {each.reason}{made_by})"
 
 
 class Request(Struct, frozen=True):

@@ -39,6 +39,14 @@ class Restored(Struct, frozen=True):
     tree: Tree
 
     @property
+    def differences(self) -> list[str]:
+        """Return a sentence about the files that were not as in a save."""
+        changes = self.changes
+        groups = (("brought back", [*changes.created, *changes.changed]), ("removed", changes.deleted))
+        parts = [f"{what}: {some(names, MAX_NAMED)}" for what, names in groups if names]
+        return [f"files that were not as in this save were {'; '.join(parts)}"] if parts else []
+
+    @property
     def notices(self) -> list[str]:
         """Return sentences about what has failed."""
         return [f"files that could not be brought back: {some(self.failed, MAX_NAMED)}"] if self.failed else []

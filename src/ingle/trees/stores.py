@@ -11,7 +11,7 @@ from ingle.support import remove_tree
 from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.snapshot import Bounds
 from ingle.trees.store import KeptTree, TreeStore
-from ingle.trees.undo_log import UndoLogs
+from ingle.trees.undo_log import Saves, UndoLogs
 
 THREADS = 8
 """Trees that are taken or brought back at the same time."""
@@ -43,9 +43,9 @@ class DataFolder(Protocol):
 
 
 class TreeStores:
-    def __init__(self, data: DataFolder, settings: Settings) -> None:
+    def __init__(self, data: DataFolder, settings: Settings, saves: Saves) -> None:
         self._folder = data.folder
-        self.undo_logs = UndoLogs(data.undo, data.server, data.is_dead)
+        self.undo_logs = UndoLogs(data.undo, data.server, data.is_dead, saves)
         self._quota = settings.keep_disk
         self.bounds = Bounds(settings.keep_files, settings.keep_bytes)
         self._stores: dict[str, TreeStore] = {}

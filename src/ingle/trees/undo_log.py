@@ -1,7 +1,10 @@
 """Undo logs: what folders were like before a rollback or a commit changed them, on disk until all are changed.
 
 A server that dies on the way leaves its log. The next session that has one of these folders undoes the change there.
-So the files are wholly those before it, or wholly those after it. Blocks.
+So the files are wholly those before it, or wholly those after it.
+
+The log of a durable session stays until a save has the state after the change. That save names the log. A session that
+is lost meanwhile comes back from a save that does not, so the change is undone. Blocks.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +46,8 @@ class Change(Struct, frozen=True):
     after: dict[str, Entry]
     layered: bool = False
     """Whether it changes no other entries than these, whatever the rules of a tracked folder are."""
+    session: str = ""
+    """Unique id of the durable session whose save decides, if there is one."""
 
     @classmethod
     def between(
@@ -100,6 +106,18 @@ class UndoLog:
 
     folder: Path
 
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+class Saves(Protocol):
+    """Saves of durable sessions."""
+
+    def changes(self, tenant: str, session: str) -> list[str]:
+        """Return the names of the logs that the last save of a session names. Raise DataFolderFailed."""
+        ...
+
 
 @dataclass(frozen=True)
 class LeftChange:
@@ -125,11 +143,12 @@ class LeftChange:
 class UndoLogs:
     """Logs of all servers that have the same data folder."""
 
-    def __init__(self, folder: Path, server: str, is_dead: Callable[[str], bool]) -> None:
+    def __init__(self, folder: Path, server: str, is_dead: Callable[[str], bool], saves: Saves) -> None:
         """`server` is the name of this server, and `is_dead` tells whether another one has ended."""
         self._folder = folder
         self._server = server
         self._is_dead = is_dead
+        self._saves = saves
         self._lock = threading.Lock()
         self._undoing: set[Path] = set()
 
@@ -142,8 +161,11 @@ class UndoLogs:
         except FileNotFoundError:
             return True
 
-    def begin(self, store: TreeStore, changes: Sequence[Change]) -> UndoLog | None:
-        """Write down what folders are like before these changes. Return None if nothing changes."""
+    def begin(self, store: TreeStore, changes: Sequence[Change], session: str = "") -> UndoLog | None:
+        """Write down what folders are like before these changes. Return None if nothing changes.
+
+        `session` is the unique id of a durable session.
+        """
         changes = [each for each in changes if each.before or each.after]
         if not changes:
             return None
@@ -154,6 +176,7 @@ class UndoLogs:
             for digest in {digest for each in changes for digest in each.digests}:
                 store.copy_to(digest, draft / digest)
             for number, change in enumerate(changes):
+                change = msgspec.structs.replace(change, session=session)
                 _write(draft / f"{number}.{self._server}", msgspec.msgpack.encode(change))
             sync_folder(draft)
             os.rename(draft, log)
@@ -165,30 +188,36 @@ class UndoLogs:
         return UndoLog(log)
 
     def end(self, log: UndoLog) -> None:
-        """Remove a log. All of its changes are done, or undone."""
+        """Remove a log. All of its changes are done and saved, or undone."""
         ended = log.folder.with_name(log.folder.name + DRAFT)
         with contextlib.suppress(FileNotFoundError):
             # In one step, since a part of a log would undo a part of the change.
             os.rename(log.folder, ended)
+        # Later saves do not name it, so after a power cut it must not be there again.
+        sync_folder(self._folder)
         remove_tree.remove(ended)
 
     def left(
-        self, tenant: str, places: Iterable[str], layered: Iterable[str] = (), own: UndoLog | None = None
+        self, tenant: str, places: Iterable[str], layered: Iterable[str] = (), own: Iterable[UndoLog] = ()
     ) -> list[LeftChange]:
-        """Return the changes of these folders that dead servers, or this log, have left. The newest comes first.
+        """Return the changes of these folders that dead servers, or these logs, have left. The newest comes first.
 
-        Of the folders of `layered`, only layered changes are wanted.
+        Of the folders of `layered`, only layered changes are wanted. Changes that a save has are left no more.
         """
         self._tidy()
+        mine = {each.folder for each in own}
         wanted = {(place, False) for place in places} | {(place, True) for place in layered}
         found: list[LeftChange] = []
         for file in self._folder.glob("*/*.*"):
-            mine = own is not None and file.parent == own.folder
             server = file.suffix[1:]
-            if file.parent.suffix == DRAFT or not (mine or (server != self._server and self._is_dead(server))):
+            is_left = file.parent in mine or (server != self._server and self._is_dead(server))
+            change = _read(file) if is_left and file.parent.suffix != DRAFT else None
+            if change is None:
                 continue
-            change = _read(file)
-            if change is not None and change.tenant == tenant and (change.place, change.layered) in wanted:
+            if change.session and file.parent.name in self._saves.changes(change.tenant, change.session):
+                # Whatever folder it is about: the next save of the session names it no more.
+                self.end(UndoLog(file.parent))
+            elif change.tenant == tenant and (change.place, change.layered) in wanted:
                 claimed = self._claim(file)
                 found += [LeftChange(change, claimed)] if claimed is not None else []
         return sorted(found, key=lambda each: each.change.made_at, reverse=True)

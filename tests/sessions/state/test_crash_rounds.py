@@ -1,16 +1,22 @@
 """Kill -9 at any moment: what comes back is the state after some completed cell, and it is said which."""
 
 import concurrent.futures
+import os
 import random
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from support.crash_rounds import Rounds
+from ingle.support.processes import below
+from support.crash_rounds import PATIENCE, Rounds, name_of
 from support.rollback_rounds import ChangeRounds, Changing, GrantRounds
 from support.server import Server
+from support.waiting import wait_until
 
 ROUNDS = ["server", "worker", "server", "copy", "server", "zygote", "server", "worker"]
 """Each kind of death, and the server's between them. `make soak` runs many more."""
@@ -183,3 +189,149 @@ def test_a_commit_that_was_cut_off_in_a_granted_folder_is_undone(start: Callable
     notices = server.execute("1")["notices"]
     assert f"the files in {folder} are as before a rollback or commit that was cut off" in notices
     assert list((server.home / "undo").iterdir()) == []
+
+
+SLOW = """
+import os, time
+class Slow:
+    def __reduce__(self):
+        while os.path.exists({gate!r}):
+            time.sleep(0.01)
+        return Slow, ()
+def write(text, slowly):
+    global value, slow
+    value, slow = text, Slow() if slowly else None
+    with open({file!r}, 'w') as file:
+        file.write(text)
+"""
+"""A variable whose save lasts as long as the file `gate` is there."""
+
+
+class Unsaved:
+    """A durable session with a granted folder. Its last rollback or commit is answered, and the save of it hangs."""
+
+    def __init__(self, start: Callable[..., Server], parent: Path, kind: str, change: str) -> None:
+        folder, gates = parent / "project", parent / "gates"
+        for each in (folder, gates):
+            each.mkdir()
+            each.chmod(0o777)
+        self._start = start
+        self._flags = ("--mount", f"{folder}:{kind}", "--mount", str(gates), "--pool", "0", "--isolation", "sandbox")
+        self._file, self.gate = folder / "file", gates / "gate"
+        self.server = start(*self._flags)
+        self.server.make_session(durable=True)
+        self._execute(SLOW.format(file=str(self._file), gate=str(self.gate)))
+        path, body = "/v1/sessions/main/rollback", {"name": "base"}
+        if change == "rollback":
+            self._execute("write('after', True)")
+            assert self.server.client.post("/v1/sessions/main/checkpoints", json=body).status_code == 201
+        self._execute("write('before', False)")
+        assert wait_until(self._is_saved, PATIENCE)
+        if change == "commit":
+            result = self.server.execute("write('after', True)", trial=True, network="held")
+            path, body = f"/v1/sessions/main/trials/{result['trial']['name']}/commit", {}
+        self.gate.touch()
+        assert self.server.client.post(path, json=body).status_code == 200
+        assert self.folder == "after"
+
+    @property
+    def folder(self) -> str:
+        return self._file.read_text()
+
+    @property
+    def log(self) -> Path | None:
+        return next((self.server.home / "undo").iterdir(), None)
+
+    def restart(self) -> None:
+        self.server.process.kill()
+        self.server.process.wait()
+        self.server = self._start(*self._flags)
+
+    def read(self) -> tuple[str, str]:
+        """Return the value of the session, and that of the granted folder."""
+        result = self._execute("print(value)")
+        return result["stdout"].strip(), self.folder
+
+    def _execute(self, code: str) -> dict[str, Any]:
+        result = self.server.execute(code)
+        assert (result["status"], result["error"]) == ("ok", None), result
+        return result
+
+    def _is_saved(self) -> bool:
+        session = self.server.client.get("/v1/sessions/main").json()
+        return bool(session["saved_cell"] == session["execution_count"])
+
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "change"), [("tracked", "rollback"), ("tracked", "commit"), ("shared", "commit")]
+)
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+@KINDS
+def test_a_server_that_dies_before_the_save_takes_the_granted_folder_back(
+    start: Callable[..., Server], tmp_path: Path, kind: str, change: str
+) -> None:
+    unsaved = Unsaved(start, tmp_path, kind, change)
+    unsaved.restart()
+    assert unsaved.read() == ("before", "before")
+    assert unsaved.log is None
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+@KINDS
+def test_a_session_that_dies_before_the_save_takes_the_granted_folder_back(
+    start: Callable[..., Server], tmp_path: Path, kind: str, change: str
+) -> None:
+    """The server lives on. The copy that is being saved dies with the processes of the session."""
+    unsaved = Unsaved(start, tmp_path, kind, change)
+    # One of them is the session's, another one waits for the next session.
+    for init in [each for each in below(unsaved.server.process.pid) if name_of(each) == "ingle-init"]:
+        os.kill(init, signal.SIGKILL)
+    assert unsaved.read() == ("before", "before")
+    assert unsaved.log is None
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+@KINDS
+def test_a_server_that_dies_after_the_save_leaves_the_granted_folder(
+    start: Callable[..., Server], tmp_path: Path, kind: str, change: str
+) -> None:
+    """Even if it dies before it has removed the undo log."""
+    unsaved = Unsaved(start, tmp_path, kind, change)
+    assert unsaved.log is not None
+    log, aside = unsaved.log, tmp_path / "aside"
+    shutil.copytree(log, aside)
+    unsaved.gate.unlink()
+    assert wait_until(lambda: unsaved.log is None, PATIENCE)
+    unsaved.server.process.kill()
+    shutil.copytree(aside, log)
+    unsaved.restart()
+    assert unsaved.read() == ("after", "after")
+    assert unsaved.log is None
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+def test_another_session_with_the_folder_goes_by_the_same_save(start: Callable[..., Server], tmp_path: Path) -> None:
+    """It may come before the session that made the change."""
+    unsaved = Unsaved(start, tmp_path, "tracked", "commit")
+    unsaved.restart()
+    unsaved.server.make_session("other")
+    assert unsaved.folder == "before"
+    assert unsaved.read() == ("before", "before")
+    unsaved.server.client.delete("/v1/sessions/other")
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+def test_an_ended_session_leaves_what_it_committed(start: Callable[..., Server], tmp_path: Path) -> None:
+    unsaved = Unsaved(start, tmp_path, "tracked", "commit")
+    assert unsaved.server.client.delete("/v1/sessions/main").status_code == 200
+    assert unsaved.log is None
+    unsaved.restart()
+    unsaved.server.make_session("other")
+    assert unsaved.folder == "after"

@@ -7,7 +7,6 @@ not durable is saved when it has been idle, so that its process can be freed.
 
 import asyncio
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,18 +16,18 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.events import Skipped
-from ingle.files import FileChanges
-from ingle.render.phrases import duration, some
+from ingle.render.phrases import some
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.snapshots.cell_counter import CellCounter
-from ingle.snapshots.registry import Registry, Save
+from ingle.snapshots.registry import Registry, Save, describe_missing
 from ingle.snapshots.store import LoadableSnapshot
 from ingle.snapshots.transfer import NOT_SAVED
 from ingle.trees.packing import PackedFiles
 from ingle.trees.store import KeptTree, NotKept
 from ingle.trees.tree import Tree
+from ingle.trees.undo_log import UndoLog
 from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
@@ -47,7 +46,6 @@ MAX_PAUSE_SECONDS = 0.2
 RESEND_SECONDS = 5.0
 """Pause until a save that the object store did not take is sent again."""
 
-MAX_FILES_NAMED = 5
 MAX_FAILED_LOADS = 2
 """A save that ends the worker this often is set aside, and the one before it is tried."""
 
@@ -74,10 +72,10 @@ class Returned(Struct):
 class Store(Protocol):
     """Store of a session's last save, and of the one before it."""
 
-    async def save(self, copy: Worker, cell: int, files: PackedFiles | str) -> tuple[Save, str]:
+    async def save(self, copy: Worker, cell: int, files: PackedFiles | str, changes: list[str]) -> tuple[Save, str]:
         """Save all that the copy holds, and files. It is on the disk, and the copy has ended, when this returns.
 
-        Return why no files were saved, too. Empty: they were, or the store needs none.
+        `changes` names undo logs. Return why no files were saved, too. Empty: they were, or the store needs none.
         """
         ...
 
@@ -100,6 +98,8 @@ class StateCopy:
     files: KeptTree | NotKept
     cell: int
     version: int
+    logs: list[UndoLog]
+    """Undo logs of changes that no save had by then."""
 
 
 NO_FILES_NEEDED = NotKept("")
@@ -128,9 +128,12 @@ class AutoSave:
         """Files that the last copy, or the last save that was loaded, has."""
         self._no_files = ""
         """Why the last save has no files."""
+        self.logs: list[UndoLog] = []
+        """Undo logs of rollbacks and commits that are done, and that no save has yet."""
         self._journal = journal
         self._registry = target.registry
-        self._uid = target.uid
+        self.uid = target.uid
+        """Unique id of a durable session."""
         self._count = target.count
         self._stored = target.stored
         self._unsent: tuple[Save, int] | None = None
@@ -182,7 +185,7 @@ class AutoSave:
     @property
     def irreplaceable(self) -> str:
         """Return what would be lost if the process were freed; empty if nothing."""
-        lost = [*self._missing, *(_named(each) for each in (self.last.missing if self.last else []))]
+        lost = [*self._missing, *(describe_missing(each) for each in (self.last.missing if self.last else []))]
         return f"it has what cannot be saved: {some(lost)}" if lost else ""
 
     @property
@@ -198,7 +201,7 @@ class AutoSave:
     def notices(self, *, hibernated: bool) -> list[str]:
         """Return what a listing says about the saves."""
         if hibernated:
-            return [describe_save(self.last, []) + "; the next call brings it back"] if self.last is not None else []
+            return [self.last.describe() + "; the next call brings it back"] if self.last is not None else []
         if self.kept:
             return [f"its process was kept though it was idle: {self.kept}"]
         return [f"not saved as it is now: {self.trouble}"] if self.trouble and not self.current else []
@@ -237,7 +240,7 @@ class AutoSave:
         finally:
             self._not_before = self._loop.time() + MAX_PAUSE_SECONDS
         self._missing = copies.notices
-        copy = StateCopy(copies, files, cell, version)
+        copy = StateCopy(copies, files, cell, version, [*self.logs])
         if self._closed:
             self._drop(copy)
             return
@@ -246,6 +249,18 @@ class AutoSave:
         self._drop_waiting()
         self._waiting = copy
         self._write()
+
+    async def hold(self, log: UndoLog) -> None:
+        """Keep the log of a change that is done until a save has it. If none is to come, the log ends now."""
+        self.logs.append(log)
+        if not self.automatic or self._closed:
+            await self._end_logs([*self.logs])
+
+    async def _end_logs(self, logs: list[UndoLog]) -> None:
+        for log in logs:
+            await self._files.end_log(log)
+            # Only now: as long as it is on the disk, each save has to name it.
+            self.logs = [each for each in self.logs if each is not log]
 
     async def files_changed(self, worker: Worker) -> bool:
         """Return whether files have changed since the last copy: others than cells change files too."""
@@ -295,6 +310,7 @@ class AutoSave:
                 except errors.TooLarge as error:
                     self.automatic = False
                     self._fail(f"{error.message}; it is saved on request only")
+                    await self._end_logs([*self.logs])
                 except (errors.IngleError, OSError) as error:
                     self._fail(getattr(error, "message", str(error)))
                 finally:
@@ -307,9 +323,11 @@ class AutoSave:
     async def _save(self, waiting: StateCopy) -> None:
         (copy,) = await waiting.copies.up()
         self._has_written = True
-        save, no_files = await self._store.save(copy, waiting.cell, self._files.packed(waiting.files))
+        names = [log.name for log in waiting.logs]
+        save, no_files = await self._store.save(copy, waiting.cell, self._files.packed(waiting.files), names)
         if self._registry is not None:
-            await self._registry.saved(self._uid, save)
+            await self._registry.saved(self.uid, save)
+        await self._end_logs(waiting.logs)
         self._unsent = (save, waiting.version)
         await self._send()
         if no_files and no_files != self._no_files:
@@ -381,7 +399,7 @@ class AutoSave:
         if restored is None:
             return []
         self._copied_files = restored.tree
-        return [*_describe_files(restored.changes), *restored.notices]
+        return [*restored.differences, *restored.notices]
 
     async def _restore(self, worker: Worker, feed: Feed) -> list[str] | None:
         notices: list[str] = []
@@ -416,7 +434,7 @@ class AutoSave:
         if self._restarted and not self._journal.history.knows(returned.save.cell):
             gone = "; what its cells printed before the server was started again is gone"
         self._restarted = False
-        self._journal.notify(describe_save(returned.save, returned.failed) + gone)
+        self._journal.notify(returned.save.describe(returned.failed) + gone)
         for notice in (*returned.notices, *notices):
             self._journal.notify(notice)
         return returned.names
@@ -436,9 +454,10 @@ class AutoSave:
     async def _forget(self) -> None:
         self.last = self._unsent = None
         try:
+            await self._end_logs([*self.logs])
             await self._store.forget()
             if self._registry is not None:
-                await self._registry.saved(self._uid, None)
+                await self._registry.saved(self.uid, None)
             if self._stored is not None:
                 await self._stored.save(None)
         except (errors.IngleError, OSError) as error:
@@ -465,30 +484,10 @@ class AutoSave:
             await self._stored.close(self._unsent[0] if keep and self._unsent is not None else None, keep=keep)
         if not keep:
             try:
+                await self._end_logs([*self.logs])
                 if self._registry is not None:
-                    await self._registry.remove(self._uid)
+                    await self._registry.remove(self.uid)
                 if self._has_written:
                     await self._store.forget()
             except (errors.RegistryBroken, OSError):
                 return  # a later server removes the rest
-
-
-def describe_save(save: Save, failed: list[Skipped]) -> str:
-    """Return a sentence about a session that was brought back from this save."""
-    age = duration(max(0.0, time.time() - save.time))
-    empty = "" if save.names else ", without any variable"
-    text = f"this session is as it was after cell {save.cell}, saved {age} ago{empty}"
-    names = {each.name: _named(each) for each in (*save.missing, *failed)}
-    return f"{text}; missing: {some(list(names.values()))}" if names else text
-
-
-def _describe_files(changes: FileChanges) -> list[str]:
-    """Return a sentence about the files that were not as in the save."""
-    groups = (("brought back", [*changes.created, *changes.changed]), ("removed", changes.deleted))
-    parts = [f"{what}: {some(names, MAX_FILES_NAMED)}" for what, names in groups if names]
-    return [f"files that were not as in this save were {'; '.join(parts)}"] if parts else []
-
-
-def _named(each: Skipped) -> str:
-    made_by = f"; made by {each.made_by.strip('<>')}" if each.made_by else ""
-    return f"{each.name} ({each.type}: {each.reason}{made_by})"

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ingle import errors
 from ingle.files import FileChanges, FileDiff
 from ingle.render.phrases import some
 from ingle.sessions.forks.layers import Layers
+from ingle.sessions.persistence.autosave import AutoSave
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.support.folder_paths import outermost, told_path
@@ -21,7 +23,7 @@ from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.restore import Restored
 from ingle.trees.store import KeptLayer, KeptTree, NotKept, Trees
 from ingle.trees.stores import TreeStores
-from ingle.trees.undo_log import Change, UndoLog
+from ingle.trees.undo_log import Change, LeftChange, UndoLog
 from ingle.workers.worker import Worker
 
 GONE_SECONDS = 2.0
@@ -58,19 +60,19 @@ class CheckpointFiles:
         writable: Iterable[str],
         key: str,
         start: str,
-        durable: bool,
+        autosave: AutoSave | None,
     ) -> None:
         """`tracked` are granted folders, `key` that of the session, and `start` the folder that it starts in.
 
-        `writable` are granted folders over which its copies have layers. `durable`: the session's own
-        folder outlives the server.
+        `writable` are granted folders over which its copies have layers. `autosave` saves the session. The own folder
+        of a durable one outlives the server.
         """
         self._tenant = tenant = own.tenant
         self.layers = Layers(stores, tenant)
         """Layers of copies over granted folders."""
         self._writable = list(writable)
         self._own = own
-        self._durable = durable
+        self._autosave = autosave if autosave is not None and autosave.durable else None
         self._stores = stores
         self._log: UndoLog | None = None
         """Log of a change that is under way, or was not finished."""
@@ -188,7 +190,7 @@ class CheckpointFiles:
     @property
     def _lasting(self) -> dict[str, KeptFiles]:
         """Folders that outlive the server, by their paths for the host."""
-        own = {self._own.place: self._own} if self._durable else {}
+        own = {self._own.place: self._own} if self._autosave is not None else {}
         return {**own, **{files.place: files for files in self._tracked.values()}}
 
     async def _begin_log(self, worker: Worker, trees: Trees) -> None:
@@ -208,7 +210,8 @@ class CheckpointFiles:
             changes += [self.layers.change(folder, layer) for folder, layer in trees.layers.items()]
             if changes:
                 logs, store = self._stores.undo_logs, self._stores.of(self._tenant)
-                self._log = await self._stores.in_thread(logs.begin, store, changes)
+                session = "" if self._autosave is None else self._autosave.uid
+                self._log = await self._stores.in_thread(logs.begin, store, changes, session)
         except OSError as error:
             logger.warning("a crash on the way leaves files half brought back: no undo log could be written: %s", error)
         finally:
@@ -217,39 +220,54 @@ class CheckpointFiles:
 
     async def _end_log(self) -> None:
         log, self._log = self._log, None
-        if log is not None:
-            await self._stores.in_thread(self._stores.undo_logs.end, log)
+        if log is None:
+            return
+        if self._autosave is not None:
+            await self._autosave.hold(log)
+        else:
+            await self._own.end_log(log)
 
     async def undo_unfinished(self, worker: Worker) -> list[str]:
-        """Undo changes of the folders that were begun and not finished. Return notices of it."""
+        """Undo changes of the folders that were begun and not finished, or that no save has. Return notices of it.
+
+        The session of `worker` has not come back from a save yet. Raise StartFailed if it must not do so.
+        """
         lasting = self._lasting
         logs = self._stores.undo_logs
-        if not (lasting or self._writable) or (self._log is None and logs.empty):
+        own = [] if self._log is None else [self._log]
+        if self._autosave is not None:
+            await self._autosave.wait_written()
+            own += self._autosave.logs
+        if not (lasting or self._writable) or (not own and logs.empty):
             return []
         notices: list[str] = []
-        for left in await self._stores.in_thread(logs.left, self._tenant, lasting, self._writable, self._log):
-            which = "the files" if left.change.place == self._own.place else f"the files in {left.change.place}"
-            try:
-                undoing = self.layers if left.change.layered else lasting[left.change.place]
-                restored, others = await undoing.undo(worker, left)
-            except NotKept as why:
-                if isinstance(why, AgentLost):
-                    # The worker has ended, and the next one does the rest.
-                    logs.release(left)
-                    return notices
-                await self._stores.in_thread(logs.undone, left)
-                notices.append(f"{which} may be half changed by a rollback or commit that was cut off: {why}")
-                continue
-            except BaseException:
+        changes = await self._stores.in_thread(logs.left, self._tenant, lasting, self._writable, own)
+        try:
+            while changes:
+                notices += await self._undo(worker, changes[0])
+                await self._stores.in_thread(logs.undone, changes.pop(0))
+        finally:
+            for left in changes:
                 logs.release(left)
-                raise
-            await self._stores.in_thread(logs.undone, left)
-            notices.append(f"{which} are as before a rollback or commit that was cut off")
-            notices += restored.notices
-            if others:
-                notices.append(f"files that were changed since stay as they are: {some(others)}")
         self._log = None
+        if self._autosave is not None:
+            self._autosave.logs = []
         return notices
+
+    async def _undo(self, worker: Worker, left: LeftChange) -> list[str]:
+        """Undo a change. Return notices of it."""
+        place = left.change.place
+        which = "the files" if place == self._own.place else f"the files in {place}"
+        try:
+            undoing = self.layers if left.change.layered else self._lasting[place]
+            restored, others = await undoing.undo(worker, left)
+        except AgentLost as why:
+            # Most often it has ended with the worker, and the next one does this.
+            raise errors.StartFailed(f"{which} could not be brought back: {why}; try again") from None
+        except NotKept as why:
+            return [f"{which} may be half changed by a rollback or commit that was cut off: {why}"]
+        notices = [f"{which} are as before a rollback or commit that was cut off", *restored.notices]
+        return [*notices, f"files that were changed since stay as they are: {some(others)}"] if others else notices
 
     def _each(self, trees: Trees) -> list[tuple[str, KeptFiles, KeptTree | NotKept]]:
         tracked = [(folder, self._tracked[folder], kept) for folder, kept in trees.tracked.items()]

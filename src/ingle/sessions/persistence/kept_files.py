@@ -26,7 +26,7 @@ from ingle.trees.packing import PackedFiles, unpack
 from ingle.trees.restore import Restored
 from ingle.trees.store import KeptTree, NotKept
 from ingle.trees.stores import TreeStores
-from ingle.trees.undo_log import Change, LeftChange
+from ingle.trees.undo_log import Change, LeftChange, UndoLog
 from ingle.workers.worker import Worker
 
 ATTEMPTS = 2
@@ -196,6 +196,10 @@ class KeptFiles:
             return await self.restore(worker, kept), others
         finally:
             self.release(kept)
+
+    async def end_log(self, log: UndoLog) -> None:
+        """Remove the log of a change that is done."""
+        await self._stores.in_thread(self._stores.undo_logs.end, log)
 
     async def differences(
         self, before: KeptTree | NotKept, after: KeptTree | NotKept

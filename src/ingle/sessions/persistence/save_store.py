@@ -25,7 +25,7 @@ from ingle.snapshots import manifest
 from ingle.snapshots.disk_errors import system_errors
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.registry import Save
-from ingle.snapshots.store import OWNER, LoadCandidates, Snapshots
+from ingle.snapshots.store import DURABLE, OWNER, LoadCandidates, Snapshots
 from ingle.store.shared import SharedStore
 from ingle.trees.packing import PackedFiles
 from ingle.workers.worker import Worker
@@ -69,6 +69,13 @@ class SaveStore:
         self, spec: SessionSpec, kind: str, name: str, limit: int, stored: StoredSession | None = None
     ) -> "SessionStore":
         return SessionStore(self, spec, kind, name, limit, stored)
+
+    def changes(self, tenant: str, session: str) -> list[str]:
+        """Return the undo logs that the last save of a durable session names. Blocks. Raise DataFolderFailed."""
+        try:
+            return self.of(tenant).read(session, DURABLE).changes
+        except (errors.SnapshotNotFound, errors.SnapshotDamaged, errors.SnapshotUntrusted):
+            return []
 
     def tidy(self, kind: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
         """Remove saves of this kind that are not wanted, of all tenants. Blocks. A later save removes their chunks."""
@@ -133,7 +140,7 @@ class SessionStore:
     def _snapshots(self) -> Snapshots:
         return self._saves.of(self._spec.tenant)
 
-    async def save(self, copy: Worker, cell: int, files: PackedFiles | str) -> tuple[Save, str]:
+    async def save(self, copy: Worker, cell: int, files: PackedFiles | str, changes: list[str]) -> tuple[Save, str]:
         spec, python = self._spec, copy.ready.result().python
 
         def describe(summary: Summary) -> Manifest:
@@ -146,6 +153,7 @@ class SessionStore:
                 cell=cell,
                 stdlib=spec.library is not None,
                 summary=summary,
+                changes=changes,
             )
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
