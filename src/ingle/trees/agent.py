@@ -6,6 +6,7 @@ The agent's answers are untrusted: they are typed, bounded, and every wait has a
 import contextlib
 import json
 import os
+import secrets
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -31,6 +32,11 @@ Path = Annotated[str, Meta(max_length=wire.MAX_DEPTH * 256)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Inode = Annotated[int, Meta(ge=0)]
+
+
+def draft_name(token: str) -> str:
+    """Return the name of incomplete files. A token that is random keeps it apart from other names."""
+    return f".{token}.part"
 
 
 class AgentLost(NotKept):
@@ -100,13 +106,17 @@ class TreeAgent:
     """Connection to an agent. The caller closes it."""
 
     def __init__(
-        self, connection: socket.socket, root: str, make: Sequence[str] = (), *, tracked: bool = False
+        self, connection: socket.socket, root: str, make: Sequence[str] = (), *, tracked: bool = False, draft: str = ""
     ) -> None:
-        """Open the folder `root`. Raise NotKept if the agent cannot. The folders of `make` are made first."""
+        """Open the folder `root`. Raise NotKept if the agent cannot. The folders of `make` are made first.
+
+        `draft`: the name of incomplete files. Default: one that no other file has.
+        """
         connection.settimeout(SILENCE_SECONDS)
         self._socket = connection
         self.tracked = tracked
         """Whether the folder is a tracked one, of which ignored entries are left alone."""
+        self._draft = draft or draft_name(secrets.token_hex(8))
         self._send({"verb": "tree", "root": root, "fixed": True, "make": list(make)})
         failed = self._receive(_failed)
         if failed.errno:
@@ -151,7 +161,7 @@ class TreeAgent:
 
     def apply(self, steps: list[list[Any]], sources: list[int]) -> list[Applied]:
         """Have steps carried out. Each step that writes a file takes the next descriptor."""
-        self._send({"do": "apply", "steps": steps}, sources)
+        self._send({"do": "apply", "steps": steps, "draft": self._draft}, sources)
         applied: list[Applied] = self._answers(_applied, len(steps))
         return applied
 

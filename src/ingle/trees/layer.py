@@ -7,7 +7,7 @@ a mark on each folder that hides what the granted folder has there.
 from ingle.trees.agent import Seen, TreeAgent
 from ingle.trees.in_use import InUse
 from ingle.trees.index import Index
-from ingle.trees.restore import Restored, restore
+from ingle.trees.restore import Restored, restore, sweep
 from ingle.trees.snapshot import Bounds, take_entries
 from ingle.trees.store import KeptLayer, KeptTree, TreeStore
 from ingle.trees.tree import visible
@@ -48,6 +48,7 @@ def apply(agent: TreeAgent, store: TreeStore, layer: KeptLayer) -> Restored:
 
 def undo(agent: TreeAgent, store: TreeStore, bounds: Bounds, left: LeftChange) -> tuple[Restored, list[str]]:
     """Undo the writing of a layer. Return what that did, and the files that others have changed since."""
+    sweep(agent, left.drafts)
     paths = left.change.paths
     now = take_entries(agent, agent.find(((path, False) for path in paths), len(paths)), store, Index(), bounds)
     target: KeptTree | None = None

@@ -134,6 +134,12 @@ def restore(
     return Restored(_changes(seen, carried_out), failed, tree)
 
 
+def sweep(agent: TreeAgent, drafts: Iterable[str]) -> None:
+    """Remove incomplete files that a killed agent may have left at these paths. Most are not there."""
+    for batch in batches([[wire.REMOVE, path, False] for path in drafts]):
+        agent.apply(batch, [])
+
+
 def _rules(store: TreeStore, tree: Tree) -> dict[str, str]:
     """Return the texts of the ignore rules in a tree, by the paths of their folders. Raise NotKept for too many."""
     found: dict[str, str] = {}

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from ingle.snapshots.disk_errors import sync_folder
 from ingle.support import remove_tree
+from ingle.trees.agent import draft_name
 from ingle.trees.store import KeptTree, TreeStore
 from ingle.trees.tree import Entry, Tree, parent, visible
 
@@ -110,6 +111,11 @@ class UndoLog:
     def name(self) -> str:
         return self.folder.name
 
+    @property
+    def draft(self) -> str:
+        """Name of the files that are incomplete while the change is made or undone."""
+        return draft_name(self.name)
+
 
 class Saves(Protocol):
     """Saves of durable sessions."""
@@ -126,6 +132,16 @@ class LeftChange:
     change: Change
     file: Path
     """File in the log that describes it."""
+
+    @property
+    def log(self) -> UndoLog:
+        return UndoLog(self.file.parent)
+
+    @property
+    def drafts(self) -> list[str]:
+        """Paths at which a file agent that was killed may have left an incomplete file."""
+        folders = {path.rpartition("/")[0] for path in (*self.change.before, *self.change.after)}
+        return [f"{folder}/{self.log.draft}".lstrip("/") for folder in sorted(folders)]
 
     def target(self, store: TreeStore, now: KeptTree) -> tuple[KeptTree, list[str]]:
         """Keep the tree that the folder has without this change. Return the files that others have changed, too."""

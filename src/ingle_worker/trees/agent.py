@@ -55,8 +55,10 @@ class TreeAgent:
                 os.close(fds.pop())
             self._send(found)
         else:
-            sources = iter(fds)
-            done = [self._apply(each, next(sources) if each[0] == WRITE_FILE else None) for each in request["steps"]]
+            sources, draft = iter(fds), request["draft"]
+            done = [
+                self._apply(each, next(sources) if each[0] == WRITE_FILE else None, draft) for each in request["steps"]
+            ]
             self._send(done)
 
     def _fetch(self, path: str, limit: int, target: int) -> "list[Any]":
@@ -65,9 +67,9 @@ class TreeAgent:
         except OSError as error:
             return [error.errno or errno.EIO, 0, 0, 0, 0, 0, False]
 
-    def _apply(self, step: "list[Any]", source: "int | None") -> "list[int]":
+    def _apply(self, step: "list[Any]", source: "int | None", draft: str) -> "list[int]":
         try:
-            about = steps.apply(self._paths, step, source)
+            about = steps.apply(self._paths, step, source, draft)
         except OSError as error:
             return [error.errno or errno.EIO, 0, 0, 0, 0]
         if about is None:

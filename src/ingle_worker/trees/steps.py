@@ -79,12 +79,12 @@ def _copy_by_reading(source: int, target: int, size: int, done: int) -> int:
     return done
 
 
-def apply(paths: Paths, step: "list[Any]", source: "int | None") -> "os.stat_result | None":
-    """Carry out one step. Return what a file is after it."""
+def apply(paths: Paths, step: "list[Any]", source: "int | None", draft: str) -> "os.stat_result | None":
+    """Carry out one step. Return what a file is after it. An incomplete file has the name `draft`."""
     what, path, *more = step
     if what == WRITE_FILE:
         assert source is not None
-        return _write_file(paths, path, source, *more)
+        return _write_file(paths, path, source, draft, *more)
     folder, name = paths.find(path)
     if what == MAKE_FOLDER:
         try:
@@ -111,7 +111,9 @@ def apply(paths: Paths, step: "list[Any]", source: "int | None") -> "os.stat_res
     return None
 
 
-def _write_file(paths: Paths, path: str, source: int, mode: int, modified: int, in_place: bool) -> os.stat_result:
+def _write_file(
+    paths: Paths, path: str, source: int, draft: str, mode: int, modified: int, in_place: bool
+) -> os.stat_result:
     folder, name = paths.find(path)
     if in_place:
         try:
@@ -119,8 +121,7 @@ def _write_file(paths: Paths, path: str, source: int, mode: int, modified: int, 
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ETXTBSY, errno.EACCES):
                 raise
-    draft = f".{os.urandom(8).hex()}.part"
-    target = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    target = _new(folder, draft)
     try:
         _fill(target, source, mode, modified)
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -130,6 +131,15 @@ def _write_file(paths: Paths, path: str, source: int, mode: int, modified: int, 
         raise
     finally:
         os.close(target)
+
+
+def _new(folder: int, draft: str) -> int:
+    try:
+        return os.open(draft, _NEW, 0o600, dir_fd=folder)
+    except FileExistsError:
+        # An agent that was killed has left it. Nobody else uses this name.
+        os.unlink(draft, dir_fd=folder)
+        return os.open(draft, _NEW, 0o600, dir_fd=folder)
 
 
 def _write_in_place(folder: int, name: str, mode: int, modified: int, source: int) -> os.stat_result:

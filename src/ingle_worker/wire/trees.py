@@ -10,8 +10,9 @@ host  -> agent   {"do": "find", "paths": [[path, deep], …]}
 agent -> host    as above, with those of these entries that exist; if `deep`, with all that is below them
 host  -> agent   {"do": "fetch", "files": [[path, limit], …]}, with a descriptor to write each file to
 agent -> host    [[errno, mode, inode, size, modified, changed, steady], …]
-host  -> agent   {"do": "apply", "steps": [[step, path, …], …]}, with a descriptor to read each `file` from
+host  -> agent   {"do": "apply", "steps": [[step, path, …], …], "draft": …}, with a descriptor to read each `file` from
 agent -> host    [[errno, inode, size, modified, changed], …]
+                 `draft`: the name of a file, beside the one that is written, as long as it is incomplete
 
 Bytes of files pass by descriptors and never through the socket. A path is text with one character per byte, since names
 of files need not be text.

@@ -93,6 +93,9 @@ def test_commits_to_a_granted_folder_are_wholly_done_or_not_at_all(
 
 
 FILES = 1000
+LARGE = 1 << 28
+"""Bytes of a file that takes long enough to write."""
+
 WRITE = f"""
 def write(number):
     for each in range({FILES}):
@@ -189,6 +192,39 @@ def test_a_commit_that_was_cut_off_in_a_granted_folder_is_undone(start: Callable
     notices = server.execute("1")["notices"]
     assert f"the files in {folder} are as before a rollback or commit that was cut off" in notices
     assert list((server.home / "undo").iterdir()) == []
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.level("none", "the sessions are in a sandbox anyway")
+@pytest.mark.parametrize("change", ["rollback", "commit"])
+def test_a_file_that_was_not_written_to_its_end_is_removed(
+    start: Callable[..., Server], project: Path, change: str
+) -> None:
+    """Also if the folder ignores such files."""
+    (project / ".gitignore").write_text("*.part\n")
+    (project / "deep").mkdir(mode=0o777)
+    (project / "deep").chmod(0o777)
+    flags = ("--folder", f"{project}:tracked", "--isolation", "sandbox")
+    server = start(*flags)
+    server.make_session()
+    write = f"open('deep/large', 'wb').write(bytes({LARGE}))"
+    path, body = "/v1/sessions/main/rollback", {"name": "base"}
+    if change == "rollback":
+        server.execute(write)
+        assert server.client.post("/v1/sessions/main/checkpoints", json=body).status_code == 201
+        server.execute("__import__('os').remove('deep/large')")
+    else:
+        result = server.execute(write, trial=True, network="held")
+        path, body = f"/v1/sessions/main/trials/{result['trial']['name']}/commit", {}
+    with server.make_client() as http, concurrent.futures.ThreadPoolExecutor() as threads:
+        asked = threads.submit(http.post, path, json=body)
+        while not list(project.rglob("*.part")) and not asked.done():
+            pass
+        server.process.kill()
+        server.process.wait()
+    assert [each.suffix for each in (project / "deep").iterdir()] == [".part"]
+    start(*flags).make_session()
+    assert list((project / "deep").iterdir()) == []
 
 
 SLOW = """

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from ingle.files import FileDiff
-from ingle.sessions.persistence.kept_files import agent_connection
+from ingle.sessions.persistence.kept_files import agent_connection, with_another_agent
 from ingle.trees import layer as layers
 from ingle.trees.agent import TreeAgent
 from ingle.trees.differences import differences
@@ -53,9 +53,9 @@ class Layers:
             except OSError as error:
                 raise NotKept(f"{folder}: they could not be stored: {error.strerror}") from None
 
-    async def apply(self, worker: Worker, folder: str, layer: KeptLayer) -> Restored:
-        """Write a layer to its folder. Raise NotKept if that is not possible."""
-        return await self._with_agent(worker, folder, lambda agent: layers.apply(agent, self._store, layer))
+    async def apply(self, worker: Worker, folder: str, layer: KeptLayer, draft: str) -> Restored:
+        """Write a layer to its folder. Raise NotKept if that is not possible. `draft`: the name of incomplete files."""
+        return await self._with_agent(worker, folder, draft, lambda agent: layers.apply(agent, self._store, layer))
 
     async def undo(self, worker: Worker, left: LeftChange) -> tuple[Restored, list[str]]:
         """Undo the writing of a layer. Return what that did, and the files that others have changed since.
@@ -64,7 +64,7 @@ class Layers:
         """
         bounds = self._stores.bounds
         return await self._with_agent(
-            worker, left.change.place, lambda agent: layers.undo(agent, self._store, bounds, left)
+            worker, left.change.place, left.log.draft, lambda agent: layers.undo(agent, self._store, bounds, left)
         )
 
     async def differences(self, layer: KeptLayer) -> tuple[list[FileDiff], int]:
@@ -87,9 +87,12 @@ class Layers:
             self._stores.release(self._store, layer.before)
             self._stores.release(self._store, layer.after)
 
-    async def _with_agent(self, worker: Worker, folder: str, work: Callable[[TreeAgent], T]) -> T:
-        async with agent_connection(worker, outside=True) as connection:
-            try:
-                return await self._stores.in_thread(lambda: work(TreeAgent(connection, folder)))
-            except OSError as error:
-                raise NotKept(f"they could not be read or stored: {error.strerror}") from None
+    async def _with_agent(self, worker: Worker, folder: str, draft: str, work: Callable[[TreeAgent], T]) -> T:
+        async def attempt() -> T:
+            async with agent_connection(worker, outside=True) as connection:
+                return await self._stores.in_thread(lambda: work(TreeAgent(connection, folder, draft=draft)))
+
+        try:
+            return await with_another_agent(attempt)
+        except OSError as error:
+            raise NotKept(f"they could not be read or stored: {error.strerror}") from None

@@ -178,14 +178,15 @@ class CheckpointFiles:
         """Bring one folder back, or write a layer to it. Raise NotKept if it stays as it is."""
         if isinstance(kept, NotKept):
             raise kept
+        draft = "" if self._log is None else self._log.draft
         if isinstance(kept, KeptLayer):
-            restored = await self.layers.apply(worker, folder, kept)
+            restored = await self.layers.apply(worker, folder, kept, draft)
             self._changes.note(folder, self._key)
             return restored
         assert files is not None
         others = self._changes.others(folder, self._key, since)
         why_not = f"another session has changed files there: {some(others)}" if others else None
-        return await files.restore(worker, kept, why_not=why_not)
+        return await files.restore(worker, kept, why_not=why_not, draft=draft)
 
     @property
     def _lasting(self) -> dict[str, KeptFiles]:

@@ -7,7 +7,7 @@ a process has mapped or open for writing. Both are cheap to find out.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -28,9 +28,6 @@ from ingle.trees.store import KeptTree, NotKept
 from ingle.trees.stores import TreeStores
 from ingle.trees.undo_log import Change, LeftChange, UndoLog
 from ingle.workers.worker import Worker
-
-ATTEMPTS = 2
-"""A file agent may be killed on the way, for example for lack of memory. Another one does the rest."""
 
 SHARED = "another session shares the folder, a fork or the original"
 
@@ -149,12 +146,12 @@ class KeptFiles:
             self.release(kept)
 
     async def restore(
-        self, worker: Worker, kept: KeptTree, *, new: bool = False, why_not: str | None = None
+        self, worker: Worker, kept: KeptTree, *, new: bool = False, why_not: str | None = None, draft: str = ""
     ) -> Restored:
         """Bring the folder back. `worker` continues with it, and files that it has open stay the same files.
 
         Raise NotKept if that is not possible, or a fork would lose its files, or with the reason `why_not` if there
-        are differences. A `new` folder is made.
+        are differences. A `new` folder is made. `draft`: the name of incomplete files.
         """
         if not new and await self._is_at(worker, kept):
             return Restored(FileChanges(), [], kept.tree)
@@ -163,16 +160,14 @@ class KeptFiles:
         # A checkpoint that is dropped meanwhile must not take the files along.
         store.share(kept)
         self._forget_last()
+
+        async def attempt() -> Restored:
+            use = await self._find_in_use(worker)
+            work = partial(restore.restore, store=store, tree=kept.tree, index=index, use=use, why_not=why_not)
+            return await self._with_agent(worker, work, new=new, draft=draft)
+
         try:
-            for attempt in range(ATTEMPTS):
-                use = await self._find_in_use(worker)
-                work = partial(restore.restore, store=store, tree=kept.tree, index=index, use=use, why_not=why_not)
-                try:
-                    return await self._with_agent(worker, work, new=new)
-                except AgentLost:
-                    if attempt == ATTEMPTS - 1:
-                        raise
-            raise AssertionError
+            return await with_another_agent(attempt)
         finally:
             self._stores.release(store, kept)
 
@@ -185,7 +180,12 @@ class KeptFiles:
 
         Raise NotKept if it is not possible.
         """
-        now = await self.take(worker)
+
+        async def attempt() -> KeptTree:
+            await self._with_agent(worker, partial(restore.sweep, drafts=left.drafts))
+            return await self.take(worker)
+
+        now = await with_another_agent(attempt)
         try:
             kept, others = await self._stores.in_thread(left.target, self._store, now)
         except OSError as error:
@@ -193,7 +193,7 @@ class KeptFiles:
         finally:
             self.release(now)
         try:
-            return await self.restore(worker, kept), others
+            return await self.restore(worker, kept, draft=left.log.draft), others
         finally:
             self.release(kept)
 
@@ -282,15 +282,25 @@ class KeptFiles:
         self._watches.read()
         self._watch.reset(self._mark)
 
-    async def _with_agent(self, worker: Worker, work: Callable[[TreeAgent], T], *, new: bool = False) -> T:
+    async def _with_agent(
+        self, worker: Worker, work: Callable[[TreeAgent], T], *, new: bool = False, draft: str = ""
+    ) -> T:
         make = [*self._folders.folders, self.folder] if new else []
         async with agent_connection(worker) as connection:
             try:
                 return await self._stores.in_thread(
-                    lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked))
+                    lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked, draft=draft))
                 )
             except OSError as error:
                 raise NotKept(f"they could not be stored: {error.strerror}") from None
+
+
+async def with_another_agent(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Make an attempt, and a second one if its file agent is lost, for example killed for lack of memory."""
+    try:
+        return await attempt()
+    except AgentLost:
+        return await attempt()
 
 
 @contextlib.asynccontextmanager
