@@ -12,6 +12,7 @@ from ingle import errors
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.trees.agent import AgentLost, TreeAgent
 from ingle.trials import Effect
 from support.service import make_settings
 
@@ -349,3 +350,25 @@ async def test_a_session_that_starts_in_a_granted_folder_names_its_files(service
     assert (done.files.changed, done.files.created) == (["file"], ["new"])
     await run(service, "open('after', 'w').close()")
     assert (granted / "after").exists()
+
+
+async def test_another_file_agent_finishes_a_commit(
+    service: Service, session: str, granted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is killed when half of the files are written, and the session goes on."""
+    name, _, _ = await attempt(service, "for n in range(40): _ = open(f'{granted}/file{n}', 'w').write('ours')")
+    apply, lost = TreeAgent.apply, []
+
+    def lose_once(agent: TreeAgent, steps: list[list[object]], sources: list[int]) -> object:
+        if lost or len(steps) < 40:
+            return apply(agent, steps, sources)
+        lost.append(apply(agent, steps[:20], sources[:20]))
+        raise AgentLost("killed")
+
+    monkeypatch.setattr(TreeAgent, "apply", lose_once)
+    await service.commit(session, name)
+    assert len(lost) == 1
+    written = {each.name for each in granted.glob("file*")}
+    assert written == {"file", *(f"file{n}" for n in range(40))}
+    (notice,) = (await service.execute(session, "1")).notices
+    assert notice.startswith(f"committed {name}")
