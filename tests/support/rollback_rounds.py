@@ -199,7 +199,7 @@ class GrantRounds:
         self._change(what, "/v1/sessions/main/rollback", {"name": "base"})
         value = self._read()
         assert value in (first, self._number), (what, value, first, self._number)
-        assert _number_in(self._project) == value, what
+        assert _number_in(self._project) == value, (what, value)
         self._tell(what, "rollback", {"before": self._number, "after": first}, value)
 
     def commit(self, what: str) -> None:
@@ -217,7 +217,7 @@ class GrantRounds:
         self.server.client.post(f"/v1/sessions/main/trials/{name}/discard", json={})
         value = self._read()
         assert value in (before, self._number), (what, value, before, self._number)
-        assert _number_in(self._project) == value, what
+        assert _number_in(self._project) == value, (what, value)
         self._tell(what, "commit", {"before": before, "after": self._number}, value)
 
     def _tell(self, what: str, change: str, sides: dict[str, int], value: int) -> None:
