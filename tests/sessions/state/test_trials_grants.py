@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.trees.agent import AgentLost, TreeAgent
 from ingle.trials import Effect
+from ingle.workers import views
 from support.service import make_settings
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.req("trial.commit")]
@@ -372,3 +374,26 @@ async def test_another_file_agent_finishes_a_commit(
     assert written == {"file", *(f"file{n}" for n in range(40))}
     (notice,) = (await service.execute(session, "1")).notices
     assert notice.startswith(f"committed {name}")
+
+
+async def test_a_process_that_stays_in_its_view_is_not_taken_over(
+    service: Service, session: str, granted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on to write into the layer. The next process finishes the files."""
+    name, _, _ = await attempt(service, "x = 2; _ = open(f'{granted}/file', 'w').write('ours')")
+    undo, failed = views.undo, []
+
+    async def fail_once(*args: Any) -> None:
+        if not failed:
+            failed.append(args)
+            raise views.NoView("its helper was killed")
+        await undo(*args)
+
+    monkeypatch.setattr(views, "undo", fail_once)
+    await service.commit(session, name)
+    assert len(failed) == 1
+    assert (granted / "file").read_text() == "ours"
+    result = await service.execute(session, f"_ = open({str(granted / 'new')!r}, 'w').write('later'); 'x' in dir()")
+    assert (result.status, result.result) == ("ok", {"text/plain": "False"})
+    assert any("could not be given the files of the session" in each for each in result.notices), result.notices
+    assert (granted / "new").read_text() == "later"

@@ -45,12 +45,17 @@ class Replacement:
     """Folder of its own files, if that has another path."""
 
     async def apply(self, worker: Worker, notices: Notices) -> FileChanges | None:
-        """Bring the files to the state that belongs to the process. Return what changed, or None if they stay."""
+        """Bring the files to the state that belongs to the process. Return what changed, or None if they stay.
+
+        A process that cannot be made to see the session's files is killed. The next one does the rest.
+        """
         try:
             if self.leave_view is not None:
                 await self.leave_view(worker)
         except NoView as why:
-            notices.add(f"the files stay as they are: {why}")
+            # It would go on with its own files, and with layers over the granted folders that nobody applies.
+            worker.kill(f"was killed: it could not be given the files of the session ({why})")
+            await worker.gone
             return None
         changes, told = await self.folders.restore(worker, self.trees, self.since)
         for notice in told:

@@ -97,7 +97,7 @@ class KeptFiles:
         store, index, bounds = self._store, self._index, self._stores.bounds
         async with self._new_mark():
             work = partial(snapshot.take, store=store, index=index, bounds=bounds, writable=use.writable)
-            kept = await self._with_agent(worker, work)
+            kept = await with_another_agent(lambda: self._with_agent(worker, work))
         self._last_writable = index.holds(use.writable)
         if self._closed:
             self._stores.release(store, kept)
