@@ -1,8 +1,6 @@
 """Tracked folders: files of a granted folder that checkpoints keep and rollbacks bring back, byte for byte."""
 
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,37 +12,9 @@ from ingle.service import Service
 from support.folder_agent import state_of
 from support.folder_cases import CHANGES, OPEN, SETUP
 from support.mcp_host import Host, text_of
-from support.service import make_settings
+from support.tracked_folder import say, serving
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.req("files.state", "files.changes")]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
-@asynccontextmanager
-async def serving(home: Path, *folders: str) -> AsyncIterator[Service]:
-    settings = make_settings(preload=[], pool=1, exit_grace=20.0, folder=list(folders), mount=[])
-    async with Service.local(settings, home) as service:
-        yield service
-
-
-@pytest.fixture
-async def tracked(home: Path, mark: str, project: Path) -> AsyncIterator[Service]:
-    """A service with one session, in a tracked folder."""
-    async with serving(home, f"{project}:tracked") as service:
-        await service.create_session("main")
-        yield service
-
-
-async def say(service: Service, code: str, sid: str = "main") -> str:
-    result = await service.execute(sid, code)
-    assert (result.status, result.error) == ("ok", None), result
-    return result.stdout.strip()
 
 
 async def test_a_rollback_brings_files_of_a_tracked_folder_back(tracked: Service, project: Path) -> None:
@@ -155,8 +125,7 @@ async def test_files_that_another_session_changed_stay(tracked: Service, project
 
 
 async def test_a_folder_above_the_bounds_is_not_kept(home: Path, mark: str, project: Path) -> None:
-    settings = make_settings(preload=[], pool=1, folder=[f"{project}:tracked"], mount=[], keep_bytes=1000)
-    async with Service.local(settings, home) as service:
+    async with serving(home, f"{project}:tracked", keep_bytes=1000) as service:
         await service.create_session("main")
         await say(service, "open('large', 'wb').write(bytes(5000))")
         made = await service.checkpoint("main", "base")

@@ -3,16 +3,15 @@
 Rollbacks and committed trials change the folder. Forks share it, and saves leave it alone: it belongs to the user.
 """
 
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ingle.service import Service
-from ingle.settings import Settings
 from support.folder_agent import State, state_of
 from support.folder_cases import CHANGE_MANY, CHANGES, MANY, OPEN, SETUP
-from support.service import make_settings
+from support.tracked_folder import say, serving
 
 pytestmark = pytest.mark.req("files.state", "trial.commit", "trial.discard")
 
@@ -29,31 +28,8 @@ IN_TRIAL = {kind: each for kind, each in OPEN.items() if kind != "mapped" and "d
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
-def settings_for(project: Path) -> Settings:
-    folders = [f"{project}:tracked"]
-    return make_settings(
-        preload=[], pool=0, isolation="sandbox", exit_grace=20.0, folder=folders, mount=[], keep_files=12_000
-    )
-
-
-@pytest.fixture
-async def tracked(home: Path, mark: str, project: Path) -> AsyncIterator[Service]:
-    """A service with one session, in a tracked folder."""
-    async with Service.local(settings_for(project), home) as service:
-        await service.create_session("main")
-        yield service
-
-
-async def say(service: Service, code: str, sid: str = "main") -> str:
-    result = await service.execute(sid, code)
-    assert (result.status, result.error) == ("ok", None), result
-    return result.stdout.strip()
+def tracking() -> dict[str, Any]:
+    return {"pool": 0, "isolation": "sandbox", "keep_files": 12_000}
 
 
 async def trial(service: Service, code: str) -> str:
@@ -141,8 +117,11 @@ async def test_ten_thousand_small_files(tracked: Service, project: Path) -> None
     assert (len(done.files.deleted), done.files.changed, done.files.created) == (100, ["8/8"], [])
 
 
-async def test_forks_share_the_folder_and_saves_leave_it_alone(apart: Path, mark: str, project: Path) -> None:
-    async with Service.local(settings_for(project), apart / "kept", "serve") as first:
+async def test_forks_share_the_folder_and_saves_leave_it_alone(
+    apart: Path, mark: str, project: Path, tracking: dict[str, Any]
+) -> None:
+    folder = f"{project}:tracked"
+    async with serving(apart / "kept", folder, kind="serve", **tracking) as first:
         await first.create_session("main", durable=True)
         await say(first, SETUP)
         await first.save_session("main", "snap")
@@ -159,6 +138,6 @@ async def test_forks_share_the_folder_and_saves_leave_it_alone(apart: Path, mark
             await first.rollback("main", "base")
         await say(first, MANY)
         before = state_of(project)
-    async with Service.local(settings_for(project), apart / "kept", "serve") as second:
+    async with serving(apart / "kept", folder, kind="serve", **tracking) as second:
         await say(second, "pass")
         assert state_of(project) == before
