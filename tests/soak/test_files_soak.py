@@ -5,6 +5,7 @@ Smaller and fewer files go through the same operations in tests/sessions/state.
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ingle.settings import Settings
 from support.folder_agent import state_of
 from support.internals import session_of
 from support.service import make_settings
+from support.tracked_folder import serving
 
 pytestmark = pytest.mark.soak
 
@@ -68,13 +70,16 @@ for d in range(100):
 """
 
 
+CHANGE_SOME = "shutil.rmtree('7')\nwith open('8/8', 'w') as file: _ = file.write('!')"
+
+
 @pytest.mark.timeout(900)
 async def test_ten_thousand_small_files_go_back_and_are_saved(service: Service) -> None:
     await service.create_session("main")
     await say(service, "main", TEN_THOUSAND)
     before = state_of(Path(session_of(service, "main").folders.place))
     assert (await service.checkpoint("main", "base")).notices == []
-    await say(service, "main", "shutil.rmtree('7')\nwith open('8/8', 'w') as file: _ = file.write('!')")
+    await say(service, "main", CHANGE_SOME)
     back = await service.rollback("main", "base")
     assert back.files is not None
     assert (len(back.files.created), back.files.changed, back.files.deleted) == (100, ["8/8"], [])
@@ -83,6 +88,42 @@ async def test_ten_thousand_small_files_go_back_and_are_saved(service: Service) 
     await service.load_session("many", "other")
     assert state_of(Path(session_of(service, "other").folders.place)) == before
     await service.delete_snapshot("many")
+
+
+@pytest.mark.timeout(900)
+async def test_ten_thousand_small_files_survive_a_restart(apart: Path, mark: str, settings: Settings) -> None:
+    async with Service.local(settings, apart / "kept", "serve") as first:
+        await first.create_session("main", durable=True)
+        await say(first, "main", TEN_THOUSAND)
+        folder = Path(session_of(first, "main").folders.place)
+        before = state_of(folder)
+    shutil.rmtree(folder / "7")
+    (folder / "8" / "8").write_text("torn")
+    async with Service.local(settings, apart / "kept", "serve") as second:
+        await say(second, "main", "pass")
+        assert state_of(Path(session_of(second, "main").folders.place)) == before
+
+
+@pytest.mark.timeout(900)
+async def test_ten_thousand_small_files_in_a_tracked_folder(apart: Path, mark: str, tmp_path: Path) -> None:
+    folder = f"{tmp_path}:tracked"
+    async with serving(apart / "kept", folder, kind="serve", pool=0, isolation="sandbox", keep_files=12_000) as service:
+        await service.create_session("main", durable=True)
+        await say(service, "main", TEN_THOUSAND)
+        before = state_of(tmp_path)
+        assert (await service.checkpoint("main", "base")).notices == []
+        await say(service, "main", CHANGE_SOME)
+        after = state_of(tmp_path)
+        back = await service.rollback("main", "base")
+        assert back.files is not None
+        assert (len(back.files.created), back.files.changed, back.files.deleted) == (100, ["8/8"], [])
+        assert state_of(tmp_path) == before
+        await service.discard("main", await trial(service, CHANGE_SOME))
+        assert state_of(tmp_path) == before
+        done = await service.commit("main", await trial(service, CHANGE_SOME))
+        assert done.files is not None
+        assert (len(done.files.deleted), done.files.changed, done.files.created) == (100, ["8/8"], [])
+        assert state_of(tmp_path) == after
 
 
 @pytest.mark.timeout(900)
