@@ -167,6 +167,8 @@ class UndoLogs:
         self._saves = saves
         self._lock = threading.Lock()
         self._undoing: set[Path] = set()
+        self._begun: set[Path] = set()
+        """Folders of this server's own logs. Others with its name are of dead servers, and were taken over."""
 
     @property
     def empty(self) -> bool:
@@ -195,6 +197,7 @@ class UndoLogs:
                 change = msgspec.structs.replace(change, session=session)
                 _write(draft / f"{number}.{self._server}", msgspec.msgpack.encode(change))
             sync_folder(draft)
+            self._begun.add(log)
             os.rename(draft, log)
             # After a power cut, a folder on another disk must not have changed without its log.
             sync_folder(self._folder)
@@ -211,6 +214,7 @@ class UndoLogs:
             os.rename(log.folder, ended)
         # Later saves do not name it, so after a power cut it must not be there again.
         sync_folder(self._folder)
+        self._begun.discard(log.folder)
         remove_tree.remove(ended)
 
     def left(
@@ -224,10 +228,12 @@ class UndoLogs:
         mine = {each.folder for each in own}
         wanted = {(place, False) for place in places} | {(place, True) for place in layered}
         found: list[LeftChange] = []
-        for file in self._folder.glob("*/*.*"):
+        logs = [each for each in self._folder.glob("*") if each.suffix != DRAFT]
+        for file in [file for log in logs for file in _changes_in(log)]:
             server = file.suffix[1:]
-            is_left = file.parent in mine or (server != self._server and self._is_dead(server))
-            change = _read(file) if is_left and file.parent.suffix != DRAFT else None
+            taken_over = server == self._server and file.parent not in self._begun
+            is_left = file.parent in mine or taken_over or (server != self._server and self._is_dead(server))
+            change = _read(file) if is_left else None
             if change is None:
                 continue
             if change.session and file.parent.name in self._saves.changes(change.tenant, change.session):
@@ -244,11 +250,11 @@ class UndoLogs:
         left.file.unlink(missing_ok=True)
         with self._lock:
             self._undoing.discard(left.file)
-        if not any(log.glob("*.*")):
+        if not _changes_in(log):
             self.end(UndoLog(log))
 
     def release(self, left: LeftChange) -> None:
-        """Leave a change that could not be undone to the next session."""
+        """Leave a change that could not be undone to the next process or session."""
         with self._lock:
             self._undoing.discard(left.file)
 
@@ -271,6 +277,14 @@ class UndoLogs:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - folder.stat().st_mtime > LEFT_SECONDS:
                     remove_tree.remove(folder)
+
+
+def _changes_in(log: Path) -> list[Path]:
+    """Return the files that describe changes. There are none if another session has just ended the log."""
+    try:
+        return [log / name for name in sorted(os.listdir(log)) if "." in name]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _read(file: Path) -> Change | None:
