@@ -256,6 +256,10 @@ class AutoSave:
         if not self.automatic or self._closed:
             await self._end_logs([*self.logs])
 
+    def forget_logs(self) -> None:
+        """Forget all logs: their changes were undone."""
+        self.logs = []
+
     async def _end_logs(self, logs: list[UndoLog]) -> None:
         for log in logs:
             await self._files.end_log(log)

@@ -252,7 +252,7 @@ class CheckpointFiles:
                 logs.release(left)
         self._log = None
         if self._autosave is not None:
-            self._autosave.logs = []
+            self._autosave.forget_logs()
         return notices
 
     async def _undo(self, worker: Worker, left: LeftChange) -> list[str]:
