@@ -253,7 +253,7 @@ class AutoSave:
     async def hold(self, log: UndoLog) -> None:
         """Keep the log of a change that is done until a save has it. If none is to come, the log ends now."""
         self.logs.append(log)
-        if not self.automatic or self._closed:
+        if not self.automatic:
             await self._end_logs([*self.logs])
 
     def forget_logs(self) -> None:
