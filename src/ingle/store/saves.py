@@ -55,8 +55,6 @@ class SessionSaves:
         tenant, _, name = key.rpartition("/")
         self._store = store
         self._folder = f"{SESSIONS}/{quoted(tenant)}/{quoted(name)}/"
-        self._last: tuple[Entry, StoredSave] | None = None
-        """The save that was read last, which need not be read again."""
 
     async def put(self, epoch: int, number: int, save: StoredSave) -> None:
         await self._store.write(f"{self._folder}{epoch:010d}.{number:010d}", _encode(save))
@@ -66,13 +64,10 @@ class SessionSaves:
         first: errors.SnapshotDamaged | None = None
         for entry in reversed(await self._store.list(self._folder)):
             if _epoch(entry) < before:
-                if self._last is not None and self._last[0] == entry:
-                    return self._last[1]
                 data = await self._store.read(entry.path)
                 try:
                     if data is not None:
-                        self._last = entry, _decode(data, entry.path)
-                        return self._last[1]
+                        return _decode(data, entry.path)
                 except errors.SnapshotDamaged as error:
                     first = first or error
         if first is not None:

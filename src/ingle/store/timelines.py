@@ -90,6 +90,8 @@ class StoredTimeline:
 
     async def fetch(self, mark: TimelineMark) -> None:
         """Write the part of a timeline that belongs to a save to the file."""
+        if not mark.end:
+            return
         parts = []
         start = mark.first
         while start < mark.end:

@@ -13,6 +13,7 @@ RESTART_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 async def run_forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -39,6 +40,16 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
             task.exception()  # retrieved here, since the caller leaves
         raise asyncio.CancelledError
     return task.result()
+
+
+async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """Do two things at the same time, and return both results. If one fails, wait for the other and raise the error."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
 
 
 class Tasks:

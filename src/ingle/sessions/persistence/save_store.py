@@ -167,9 +167,9 @@ class SessionStore:
         return _save_of(made), made.no_files
 
     async def load(self, feed: Feed, files: LoadFiles) -> Returned:
+        if self._stored is not None:
+            await self._stored.fetch()  # it waits for the network, and uses little of this machine
         async with self._saves.slots.one():
-            if self._stored is not None:
-                await self._stored.fetch()
             return await self._load(feed, files)
 
     async def _load(self, feed: Feed, files: LoadFiles) -> Returned:

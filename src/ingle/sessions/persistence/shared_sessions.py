@@ -22,9 +22,10 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import SERVE, Registry, Request, Row
 from ingle.store.claims import Claim
 from ingle.store.requests import StoredRequests
-from ingle.store.saves import SessionSaves
+from ingle.store.saves import SessionSaves, StoredSave
 from ingle.store.shared import SharedStore, hide_credentials
 from ingle.store.store import open_store
+from ingle.support.background import both
 from ingle.support.threads import in_thread
 
 CLAIM = "claim.json"
@@ -156,7 +157,7 @@ class SharedSessions:
             noted = await in_thread(partial(self._noted, row))
             stored = None
             if newest is None or noted == (newest.epoch, newest.agent):
-                stored = await self._take(SessionSaves(self.shared.store, key), key, newest, row)
+                stored = await self._take(key, newest, row)
             if stored is None:
                 logger.warning("another server has session %s, or had it last; it is not restored from here", row.name)
                 await self._registry.remove(row.uid)
@@ -203,21 +204,26 @@ class SharedSessions:
         stored = self._own.get(claim.key)
         return stored is not None and stored.claim.epoch == claim.epoch
 
-    async def adopt(self, before: Claim) -> StoredSession | None:
-        """Take a session over from the server that had it. Return None if another was faster, or if it has ended."""
-        if before.agent == self._server and not before.released and self._had(before):
-            return None  # it ends here at this moment, or has to be given up
-        saves = SessionSaves(self.shared.store, before.key)
+    async def can_adopt(self, before: Claim) -> bool:
+        """Return whether an abandoned session has a save. Remove what is left of one that has none."""
         try:
-            save = await saves.newest(before.epoch + 1)
+            save = await SessionSaves(self.shared.store, before.key).newest(before.epoch + 1)
         except errors.SnapshotDamaged:
             # It is not claimed: the machine that had it may still have its save on the disk.
             self.leave(before.key)
             raise
         if save is None:
             await self._bury(before)
-            return None
-        stored = await self._take(saves, before.key, before, None)
+        return save is not None
+
+    async def adopt(self, before: Claim) -> StoredSession | None:
+        """Take a session over from the server that had it. Return None if another was faster, or if it has ended.
+
+        The caller has seen a save that can be read.
+        """
+        if before.agent == self._server and not before.released and self._had(before):
+            return None  # it ends here at this moment, or has to be given up
+        stored = await self._take(before.key, before, None)
         if stored is None:
             return None
         row = stored.row
@@ -240,23 +246,17 @@ class SharedSessions:
             # A server that is only slow must find a newer epoch.
             await self.shared.claims.release(taken)
 
-    async def _take(self, saves: SessionSaves, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
+    async def _take(self, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
         """Claim a session, and go on with its newest save: that of the store, or one of this machine's row."""
         claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
         if claim is None:
             return None
-        try:
-            earlier = await saves.newest(claim.epoch)
-        except errors.SnapshotDamaged as error:
-            if row is None:
-                raise
-            logger.warning("session %s is restored from this machine: %s", row.name, error.message)
-            earlier = None
+        reading = StoredRequests(self.shared.store, key).read()
+        earlier, begun = await both(self._earlier(claim, row), reading)
         there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
         if there is not None:
             # The server died before a save included them, so what became of their cells is not known.
             known = {each.key for each in there.requests}
-            begun = await StoredRequests(self.shared.store, key).read()
             lost = [each for each in begun if each.key not in known]
             there = msgspec.structs.replace(there, requests=[*there.requests, *lost])
         try:
@@ -267,6 +267,8 @@ class SharedSessions:
                 stored = self._stored(claim, there)
                 await stored.begin_with(earlier)
             else:
+                # A server that is only slow must find a newer epoch.
+                await self.shared.claims.release(claim)
                 return None
             await self._note(stored)
         except BaseException:
@@ -274,6 +276,16 @@ class SharedSessions:
             self._own.pop(key, None)
             raise
         return stored
+
+    async def _earlier(self, claim: Claim, row: Row | None) -> StoredSave | None:
+        """Return the newest save before a claim. A damaged one does not matter to a machine that has a row."""
+        try:
+            return await SessionSaves(self.shared.store, claim.key).newest(claim.epoch)
+        except errors.SnapshotDamaged as error:
+            if row is None:
+                raise
+            logger.warning("session %s is restored from this machine: %s", row.name, error.message)
+            return None
 
     async def hold_back(self, stored: StoredSession) -> None:
         """Give up a session that this server may not have, for another one."""

@@ -19,6 +19,7 @@ from ingle.store.requests import StoredRequests
 from ingle.store.saves import SessionSaves, StoredSave
 from ingle.store.shared import SharedStore
 from ingle.store.timelines import StoredTimeline, TimelineMark
+from ingle.support.background import both
 from ingle.support.threads import in_thread
 
 TIMELINE = "timeline.ndjson"
@@ -95,6 +96,7 @@ class StoredSession:
         timeline = await self._timeline.push()
         forgotten = await in_thread(lambda: kept_timeline.read_forgotten(str(self._path)))
         await self._write(row, timeline, forgotten)
+        await self._check()
         self.row, self._elsewhere = row, None
         if included:
             with contextlib.suppress(errors.StoreFailed):
@@ -123,7 +125,6 @@ class StoredSession:
             await self._saves.put(self.claim.epoch, self._number, whole)
 
         await self._shared.push(self._tenant, self._snapshots, manifest, chunks, put, anew=anew)
-        await self._check()
 
     async def _check(self) -> None:
         """Raise StaleSave if there is a newer claim. A server that takes one later sees what was written before."""
@@ -138,12 +139,14 @@ class StoredSession:
         await self._write(self.row, TimelineMark(), 0)
 
     async def begin_with(self, earlier: StoredSave) -> None:
-        """Go on with a save of an earlier epoch. From now on its writer can change nothing any more."""
+        """Go on with a save of an earlier epoch. From now on its writer can change nothing any more.
+
+        Nothing is acknowledged here, so a newer claim is looked for only by the next save.
+        """
         await in_thread(lambda: self._put_local(earlier))
-        if earlier.timeline.end:
-            await self._timeline.fetch(earlier.timeline)
         self._shared.packs(self._tenant).learn(earlier.packs)
-        await self._write(self.row, earlier.timeline, earlier.forgotten, anew=False)
+        writing = self._write(self.row, earlier.timeline, earlier.forgotten, anew=False)
+        await both(self._timeline.fetch(earlier.timeline), writing)
         self._elsewhere = earlier
 
     def _put_local(self, earlier: StoredSave) -> None:

@@ -110,14 +110,15 @@ class Takeover:
             if session.autosave is not None and session.autosave.taken_over:
                 self._end_soon(session, "another server has it")
         for claim in abandoned:
-            await self._try_to_adopt(claim)
+            await self._try_to_adopt(shared, claim)
 
     def _known(self, key: str) -> bool:
         return key in self._sessions or key in self._making
 
-    async def _try_to_adopt(self, claim: Claim) -> None:
+    async def _try_to_adopt(self, shared: SharedSessions, claim: Claim) -> None:
         try:
-            await self.adopt(claim)
+            if await shared.can_adopt(claim):
+                await self.adopt(claim)
         except errors.SessionHeldBack:
             pass  # the log has the reason
         except errors.IngleError as error:
@@ -137,7 +138,8 @@ class Takeover:
     async def adopt_key(self, key: str) -> None:
         """Take over a session, whichever server has it. The caller knows that this server is gone."""
         claim = await self.shared.claims.newest(key)
-        if claim is None or not await self.adopt(claim):
+        assert self._shared is not None
+        if claim is None or not (await self._shared.can_adopt(claim) and await self.adopt(claim)):
             raise errors.SessionNotFound(key.rpartition("/")[2])
 
     async def give_up(self, key: str) -> None:
