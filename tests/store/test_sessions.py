@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ingle import errors
@@ -26,6 +29,9 @@ from support.waiting import until
 pytestmark = pytest.mark.req("store.remote")
 
 Start = Callable[..., contextlib.AbstractAsyncContextManager[Service]]
+
+MANY = 60_000
+"""Numbers that are too many to be part of a save itself."""
 
 
 @pytest.fixture
@@ -174,7 +180,7 @@ async def test_a_session_does_not_move_while_a_cell_runs(start: Start) -> None:
                 await printed(one, "x = 1")
                 moving = asyncio.ensure_future(node_of(one).give_up("s"))
                 assert await until(hung.is_set)
-                running = await one.execute("s", "print(input())", wait=0.0)
+                running = await one.execute("s", "print(input())", wait=10.0)
             finally:
                 answer.set()
             with pytest.raises(errors.Busy):
@@ -241,13 +247,70 @@ async def test_a_session_is_taken_over_however_little_of_its_packs_it_uses(
     """Its chunks would be packed anew, and are not on the disk of the server that takes it over."""
     async with start("one") as one, start("two") as two:
         await one.create_session("s", durable=True)
-        await printed(one, "x = list(range(1000))")
+        await printed(one, f"x = list(range({MANY}))")
         await saved(one, 1)
         claim = await manager_of(one).takeover.shared.claims.newest("s")
         assert claim is not None
         monkeypatch.setattr("ingle.store.packs.MIN_USED_SHARE", 2.0)
         assert await manager_of(two).takeover.adopt(claim)
-        assert await printed(two, "print(sum(x))") == "499500\n"
+        assert await printed(two, "print(sum(x))") == f"{sum(range(MANY))}\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_small_session_is_taken_over_and_saved_with_few_requests(start: Start) -> None:
+    async with start("one") as one, start("two", store_takeover=0.0) as two:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1; print('told')")
+        await saved(one, 1)
+        claim = await manager_of(one).takeover.shared.claims.newest("s")
+        assert claim is not None
+        objects = manager_of(two).takeover.shared.store.objects
+        with counted(objects) as asked:
+            assert await manager_of(two).takeover.adopt(claim)
+            assert await printed(two, "print(x)") == "1\n"
+            taken = Counter(asked)
+            await saved(two, 2)
+        kinds = [("create", "claims"), ("list", "claims"), ("list", "saves"), ("list", "requests"), ("read", "saves")]
+        assert taken == Counter([*kinds, ("write", "saves")])
+        assert asked - taken == Counter([("write", "saves"), ("list", "claims")])
+        assert (await two.wait("s", 1)).stdout == "told\n"
+
+
+@contextlib.contextmanager
+def counted(objects: Any) -> Iterator["Counter[tuple[str, str]]"]:
+    """Count the requests to a store by their kind and the folder of the object, but for renewals of the lease."""
+    asked: Counter[tuple[str, str]] = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("read", "write", "create", "upload", "download", "list", "delete"):
+            patch.setattr(objects, kind, partial(_counted, getattr(objects, kind), kind, asked))
+        yield asked
+
+
+def _counted(work: Callable[..., Any], kind: str, asked: "Counter[tuple[str, str]]", path: str, *rest: Any) -> Any:
+    folder = path.partition("/")[0]
+    asked[kind, folder] += folder != "leases"
+    return work(path, *rest)
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_save_of_the_version_before_is_taken_over(
+    start: Start, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its chunks are in packs, and its timeline is in segments."""
+    with monkeypatch.context() as patch:
+        patch.setattr("ingle.store.packs.MAX_INLINE_BYTES", -1)
+        patch.setattr("ingle.store.timelines.MAX_INLINE_BYTES", -1)
+        async with start("one") as one:
+            await one.create_session("s", durable=True)
+            await printed(one, "x = 1; print('told')")
+            await saved(one, 1)
+    for path in [each for each in (Path(url) / "saves").rglob("*.*") if each.is_file()]:
+        save = msgspec.msgpack.decode(path.read_bytes())
+        assert (save.pop("inline"), save["timeline"].pop()) == (b"", b"")
+        path.write_bytes(msgspec.msgpack.encode({**save, "version": 1}))
+    async with start("two") as two:
+        assert await printed(two, "print(x)") == "1\n"
+        assert (await two.wait("s", 1)).stdout == "told\n"
 
 
 # --- named snapshots ---------------------------------------------------------------------------------------

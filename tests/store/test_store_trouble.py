@@ -17,7 +17,7 @@ from ingle import errors
 from ingle.service import Service
 from ingle.store.leases import Leases
 from ingle.store.store import open_store
-from support.faulty_store import FaultyStore, faulty_store, refuse, reset, writes
+from support.faulty_store import FaultyStore, Handler, faulty_store, refuse, reset, writes
 from support.internals import manager_of, session_of
 from support.object_store import bucket, credentials
 from support.service import make_settings
@@ -175,6 +175,25 @@ async def test_a_session_whose_takeover_met_a_failing_store_is_taken_over_later(
             while not [each for each in await two.list_sessions() if each.session_id == "s"]:
                 await asyncio.sleep(0.05)
         assert await printed(two, "print(x)") == "1\n"
+
+
+async def test_an_object_is_read_with_one_request(proxy: FaultyStore, tmp_path: Path) -> None:
+    with bucket(proxy.url, f"b-{uuid4().hex}") as url:
+        store = open_store(url)
+        await store.write("folder/object", b"content")
+        asked: list[str] = []
+
+        def note(request: Handler) -> bool:
+            asked.append(request.command)
+            return False
+
+        with proxy.failing(note), (tmp_path / "file").open("w+b") as file:
+            assert await store.read("folder/object") == b"content"
+            assert await store.download("folder/object", file.fileno())
+            assert asked == ["GET", "GET"]
+            assert file.read() == b"content"
+            assert not await store.download("folder/none", file.fileno())
+        store.close()
 
 
 async def test_a_name_that_holds_a_number_of_the_protocol_is_not_taken_for_an_answer(

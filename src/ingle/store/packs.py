@@ -3,13 +3,15 @@
 Several servers add packs and remove unused ones without a lock. A collector marks an unused pack first, then reads all
 saves once more, and removes the pack if still none uses it. A server writes its save first, then looks for marks and
 for missing packs, and only then reports the save. One of the two sees the other. A marked pack is never used again.
+
+A save with few bytes of new chunks has them in itself. It needs no pack then, and no look for one.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ingle import errors
 from ingle.snapshots.manifest import Chunk
@@ -32,6 +34,9 @@ MAX_SINGLE_LOOKS = 4
 UNUSED_SECONDS = 3600.0
 """Age of a pack from which on it may be marked. Younger ones may be part of a save that is being written."""
 
+MAX_INLINE_BYTES = 64 * 1024
+"""Chunks that no pack has are part of the save itself up to this size. Each save of them sends them again."""
+
 Packs = dict[str, list[bytes]]
 """Names of packs, each with the hashes of chunks that are in it."""
 
@@ -46,6 +51,14 @@ class LocalChunks(Protocol):
     def write_pack(self, chunks: list[Chunk], fd: int) -> None: ...
 
     def read_pack(self, fd: int, name: str, digests: list[bytes]) -> None: ...
+
+
+class Placed(NamedTuple):
+    """Where the chunks of a save are."""
+
+    packs: Packs
+    inline: bytes = b""
+    """A pack with those that no other one has, if they are few."""
 
 
 class StoredPacks:
@@ -69,10 +82,10 @@ class StoredPacks:
             if self._where.get(digest) == name:
                 del self._where[digest]
 
-    async def place(self, chunks: Iterable[Chunk], local: LocalChunks, *, anew: bool = True) -> Packs:
+    async def place(self, chunks: Iterable[Chunk], local: LocalChunks) -> Placed:
         """Return packs that hold all of these chunks, after uploading those that no pack has.
 
-        `anew`: chunks of packs that are used little are uploaded again. They must be on the disk.
+        Chunks of packs that are used little are packed again. All chunks are on the disk.
         """
         sizes = dict(chunks)
         placed: Packs = {}
@@ -84,13 +97,22 @@ class StoredPacks:
                 new.append((digest, size))
             else:
                 placed.setdefault(name, []).append(key)
-        for name in self._wasteful(placed, sizes) if anew else ():
+        for name in self._wasteful(placed, sizes):
             new += [(digest.hex(), sizes[digest.hex()]) for digest in placed.pop(name)]
-        if new:
-            name = await self._upload(new, local)
-            placed[name] = [bytes.fromhex(digest) for digest, _ in new]
-            self.learn({name: placed[name]})
-        return placed
+        if not new:
+            return Placed(placed)
+        fd = await in_thread(local.scratch)
+        try:
+            await in_thread(lambda: local.write_pack(new, fd))
+            if sum(size for _, size in new) <= MAX_INLINE_BYTES:
+                return Placed(placed, await in_thread(lambda: os.pread(fd, os.fstat(fd).st_size, 0)))
+            name = os.urandom(16).hex()
+            await self._store.upload(f"{self._folder}{name}{PACK}", fd)
+        finally:
+            os.close(fd)
+        placed[name] = [bytes.fromhex(digest) for digest, _ in new]
+        self.learn({name: placed[name]})
+        return Placed(placed)
 
     def _wasteful(self, placed: Packs, sizes: dict[str, int]) -> list[str]:
         used = {name: sum(sizes[each.hex()] for each in digests) for name, digests in placed.items()}
@@ -98,16 +120,6 @@ class StoredPacks:
         found = [name for name in placed if used[name] < whole[name] * MIN_USED_SHARE]
         small = [name for name in placed if whole[name] < SMALL_PACK_BYTES and name not in found]
         return found + (small if len(small) > MAX_SMALL_PACKS else [])
-
-    async def _upload(self, chunks: list[Chunk], local: LocalChunks) -> str:
-        name = os.urandom(16).hex()
-        fd = await in_thread(local.scratch)
-        try:
-            await in_thread(lambda: local.write_pack(chunks, fd))
-            await self._store.upload(f"{self._folder}{name}{PACK}", fd)
-        finally:
-            os.close(fd)
-        return name
 
     async def any_lost(self, packs: Packs) -> bool:
         """Return whether packs are gone or marked. This server does not use those any more."""

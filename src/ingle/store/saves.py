@@ -15,7 +15,8 @@ from ingle.store.timelines import TimelineMark
 
 SESSIONS, NAMED = "saves", "snapshots"
 
-VERSION = 1
+VERSION = 2
+"""Saves of version 1 have no pack of their own, and no events."""
 
 KEPT_SAVES = 2
 """The last one, and the one before it, in case the last is damaged."""
@@ -28,6 +29,8 @@ class StoredSave(Struct, frozen=True):
     manifest: bytes = b""
     """Signature and manifest, as on the disk; empty if nothing was saved yet."""
     packs: Packs = {}
+    inline: bytes = b""
+    """A pack with the chunks that are in none of these, if they are few."""
     timeline: TimelineMark = TimelineMark()
     forgotten: int = 0
     """The code of cells up to this one is not shown any more."""
@@ -43,7 +46,7 @@ def _decode(data: bytes, path: str) -> StoredSave:
         save = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise errors.SnapshotDamaged(path, f"it cannot be read ({error})") from None
-    if save.version != VERSION:
+    if save.version > VERSION:
         raise errors.SnapshotDamaged(path, f"a later version of ingle has written it ({save.version})")
     return save
 

@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.snapshots.store import NAMED
 from ingle.store.claims import Claim, Claims
 from ingle.store.leases import Leases
-from ingle.store.packs import UNUSED_SECONDS, LocalChunks, Packs, StoredPacks
+from ingle.store.packs import UNUSED_SECONDS, LocalChunks, Placed, StoredPacks
 from ingle.store.saves import NamedSaves, StoredSave, UsedPacks
 from ingle.store.store import Store
 from ingle.support.threads import in_thread
@@ -80,20 +80,17 @@ class SharedStore:
         local: LocalSaves,
         manifest: bytes,
         chunks: dict[str, int],
-        put: Callable[[Packs], Awaitable[None]],
-        *,
-        anew: bool = True,
+        put: Callable[[Placed], Awaitable[None]],
     ) -> None:
         """Have a save in the store, with all its chunks. `put` writes it, and is repeated if it has to be.
 
-        `anew`: chunks may be packed anew. Those of a save that was taken over are not on the disk yet.
         When this returns, no server removes what the save needs as long as the save is there.
         """
         packs = self.packs(tenant)
         for _ in range(ROUNDS):
-            placed = await packs.place(chunks.items(), local, anew=anew)
+            placed = await packs.place(chunks.items(), local)
             await put(placed)
-            if not await packs.any_lost(placed):
+            if not await packs.any_lost(placed.packs):
                 self._collect_soon(tenant)
                 return
             # What was taken over from another server may be nowhere but in a pack that is marked.
@@ -105,12 +102,15 @@ class SharedStore:
     async def pull(self, tenant: str, local: LocalSaves, save: StoredSave) -> None:
         """Have all chunks of a save on the disk."""
         self.packs(tenant).learn(save.packs)
-        await self._fetch(tenant, local, save.manifest, save.packs)
+        await self._fetch(tenant, local, save.manifest, Placed(save.packs, save.inline))
 
-    async def _fetch(self, tenant: str, local: LocalSaves, manifest: bytes, packs: Packs) -> None:
+    async def _fetch(self, tenant: str, local: LocalSaves, manifest: bytes, placed: Placed) -> None:
         missing = set(await in_thread(lambda: local.missing(manifest, "the save")))
-        wanted = {name: found for name, digests in packs.items() if (found := [*missing.intersection(digests)])}
+        wanted = {name: found for name, digests in placed.packs.items() if (found := [*missing.intersection(digests)])}
         await self.packs(tenant).fetch(wanted, local)
+        rest = missing.difference(*wanted.values())
+        if rest and placed.inline:
+            await in_thread(lambda: _keep(local, placed.inline, [*rest]))
 
     # --- named snapshots ---
 
@@ -118,8 +118,9 @@ class SharedStore:
         """Have a snapshot of the disk in the store, under its name."""
         manifest, chunks = await in_thread(lambda: local.raw(name, NAMED))
 
-        async def put(packs: Packs) -> None:
-            await self.named(tenant).put(name, StoredSave(manifest=manifest, packs=packs))
+        async def put(placed: Placed) -> None:
+            save = StoredSave(manifest=manifest, packs=placed.packs, inline=placed.inline)
+            await self.named(tenant).put(name, save)
 
         await self.push(tenant, local, manifest, chunks, put)
 
@@ -170,6 +171,17 @@ class SharedStore:
             await asyncio.wait(self._collecting)
         await self.leases.close(self.agent if release else None)
         self.store.close()
+
+
+def _keep(local: LocalSaves, pack: bytes, digests: list[bytes]) -> None:
+    """Keep chunks of a pack that is in memory. Blocks."""
+    fd = local.scratch()
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(pack)
+        local.read_pack(fd, "the save", digests)
+    finally:
+        os.close(fd)
 
 
 SECRETS = (

@@ -1,7 +1,8 @@
 """Timelines in the store: the events of a session, in segments of its file.
 
 Each epoch writes segments of its own, from the oldest byte that it keeps. A save says which epoch and how many bytes
-belong to it, so a writer that was killed or has lost its claim leaves nothing that is read.
+belong to it, so a writer that was killed or has lost its claim leaves nothing that is read. A short timeline is part of
+the save itself.
 """
 
 import os
@@ -18,6 +19,9 @@ FOLDER = "timelines"
 SEGMENT_BYTES = 1024 * 1024
 """A segment that is smaller is written again with what came after it."""
 
+MAX_INLINE_BYTES = 32 * 1024
+"""A timeline up to this size is part of each save, and has no segments."""
+
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of a timeline in the store. Older events are on the disk of the server only."""
 
@@ -29,6 +33,8 @@ class TimelineMark(Struct, frozen=True, array_like=True):
     first: int = 0
     """Positions in the file of that epoch's server."""
     end: int = 0
+    inline: bytes = b""
+    """This part of the file, if it is in no segment."""
 
 
 class StoredTimeline:
@@ -50,6 +56,8 @@ class StoredTimeline:
         """Upload what the file has, up to its last whole line."""
         while True:
             start, data = await in_thread(self._read)
+            if not self._starts and len(data) <= MAX_INLINE_BYTES:
+                return TimelineMark(self._epoch, start, start + len(data), data)
             if start + len(data) > self._end:
                 await self._store.write(self._segment(self._epoch, start), data)
                 if start not in self._starts:
@@ -92,8 +100,8 @@ class StoredTimeline:
         """Write the part of a timeline that belongs to a save to the file."""
         if not mark.end:
             return
-        parts = []
-        start = mark.first
+        parts = [mark.inline]
+        start = mark.first + len(mark.inline)
         while start < mark.end:
             # The next segment begins where this one ends. The last one may have grown since.
             data = await self._store.read(self._segment(mark.epoch, start))

@@ -14,7 +14,7 @@ from ingle.output import kept_timeline
 from ingle.snapshots.registry import Request, Row, Save
 from ingle.snapshots.store import DURABLE, Snapshots
 from ingle.store.claims import Claim
-from ingle.store.packs import Packs
+from ingle.store.packs import Placed
 from ingle.store.requests import StoredRequests
 from ingle.store.saves import SessionSaves, StoredSave
 from ingle.store.shared import SharedStore
@@ -113,18 +113,18 @@ class StoredSession:
         last = 0 if row.save is None else row.save.cell
         return {each.key for each in row.requests if each.cell is None or each.cell > last}
 
-    async def _write(self, row: Row, timeline: TimelineMark, forgotten: int, *, anew: bool = True) -> None:
+    async def _write(self, row: Row, timeline: TimelineMark, forgotten: int) -> None:
         self._number += 1
         manifest, chunks = b"", dict[str, int]()
         if row.save is not None:
             manifest, chunks = await in_thread(partial(self._snapshots.raw, row.uid, DURABLE))
         made = StoredSave(row=msgspec.json.encode(row), manifest=manifest, timeline=timeline, forgotten=forgotten)
 
-        async def put(packs: Packs) -> None:
-            whole = msgspec.structs.replace(made, packs=packs)
+        async def put(placed: Placed) -> None:
+            whole = msgspec.structs.replace(made, packs=placed.packs, inline=placed.inline)
             await self._saves.put(self.claim.epoch, self._number, whole)
 
-        await self._shared.push(self._tenant, self._snapshots, manifest, chunks, put, anew=anew)
+        await self._shared.push(self._tenant, self._snapshots, manifest, chunks, put)
 
     async def _check(self) -> None:
         """Raise StaleSave if there is a newer claim. A server that takes one later sees what was written before."""
@@ -144,10 +144,19 @@ class StoredSession:
         Nothing is acknowledged here, so a newer claim is looked for only by the next save.
         """
         await in_thread(lambda: self._put_local(earlier))
-        self._shared.packs(self._tenant).learn(earlier.packs)
-        writing = self._write(self.row, earlier.timeline, earlier.forgotten, anew=False)
-        await both(self._timeline.fetch(earlier.timeline), writing)
+        await both(self._timeline.fetch(earlier.timeline), self._copy(earlier))
         self._elsewhere = earlier
+
+    async def _copy(self, earlier: StoredSave) -> None:
+        self._number += 1
+        again = msgspec.structs.replace(earlier, row=msgspec.json.encode(self.row))
+        await self._saves.put(self.claim.epoch, self._number, again)
+        packs = self._shared.packs(self._tenant)
+        packs.learn(earlier.packs)
+        if await packs.any_lost(earlier.packs):
+            # Its writer died before it looked for them itself. Those that are marked may still be there.
+            await self._shared.pull(self._tenant, self._snapshots, earlier)
+            await self._write(self.row, earlier.timeline, earlier.forgotten)
 
     def _put_local(self, earlier: StoredSave) -> None:
         if earlier.manifest:
