@@ -129,6 +129,21 @@ async def test_files_values_and_copies_cross_the_cluster(gateway: Service) -> No
         await gateway.end_session(name)
 
 
+async def test_a_snapshot_that_is_loaded_without_a_name_has_its_own(gateway: Service) -> None:
+    await gateway.create_session("named")
+    await gateway.execute("named", "x = 7")
+    await gateway.save_session("named", "of-named")
+    with pytest.raises(errors.SessionExists):
+        await gateway.load_session("of-named")
+    await gateway.end_session("named")
+    assert (await gateway.load_session("of-named")).session.session_id == "named"
+    assert (await gateway.execute("named", "x")).result == {"text/plain": "7"}
+    await gateway.delete_snapshot("of-named")
+    with pytest.raises(errors.SnapshotNotFound):
+        await gateway.load_session("of-named")
+    await gateway.end_session("named")
+
+
 async def test_placement_asks_for_labels_and_gpus(own_cluster: Cluster) -> None:
     await own_cluster.grow(1)
     await own_cluster.grow(1, "zone=b")

@@ -62,7 +62,8 @@ async def test_a_killed_agent_is_started_again(ray_cluster: RayCluster, director
 
 async def test_a_killed_node_falls_silent_and_comes_back(ray_cluster: RayCluster, directory: RayDirectory) -> None:
     assert await until(lambda: places(directory) == ALL, PATIENCE)
-    ray_cluster.ingle("cluster", "kill", "node-3")
+    killed = json.loads(ray_cluster.ingle("cluster", "kill", "node-3", "--json"))
+    assert killed == {"node": "node-3", "state": "ended"}
     assert await until(lambda: places(directory) == ALL[:2], PATIENCE)
     states = {
         row["node"]: row["state"] for row in json.loads(ray_cluster.ingle("cluster", "status", "--json"))["nodes"]

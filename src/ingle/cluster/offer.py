@@ -73,6 +73,10 @@ class Agent(Protocol):
         """Create a session with the variables of a snapshot."""
         ...
 
+    async def saved_session(self, tenant: str, snapshot: str) -> str:
+        """Return the name of the session that was saved as a snapshot: a load without a name uses it."""
+        ...
+
     async def has(self, key: str) -> bool:
         """Return whether this agent has a session, is about to, or is moving it to another agent."""
         ...

@@ -122,6 +122,9 @@ class ServedNode:
         async with self._claimed(new.tenant, [(_name_of(new), epoch)], back=source in self._left):
             return await self.node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
+    async def saved_session(self, tenant: str, snapshot: str) -> str:
+        return await self.node.snapshots.session_of(tenant, snapshot)
+
     async def has(self, key: str) -> bool:
         if key in self._making or key in self._moving or key in self._adopting:
             return True

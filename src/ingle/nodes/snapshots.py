@@ -323,6 +323,13 @@ class LocalSnapshots:
 
     # --- the store ---
 
+    async def session_of(self, tenant: str, name: str) -> str:
+        """Return the name of the session that was saved as a snapshot."""
+        if not NAME.fullmatch(name):
+            raise errors.SnapshotNotFound(name)
+        await self._fetch(tenant, name, whole=False)
+        return (await self._in_thread(lambda: self.of(tenant).read(name))).session_id
+
     async def delete(self, tenant: str, name: str) -> None:
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 300.0
 """Time for the moves of a drain, beside the wait for running cells."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON documents, one a line.")
 
 
 @click.group(cls=VerbGroup, epilog="Example: ingle cluster up --nodes 3")
@@ -35,7 +35,8 @@ def cluster() -> None:
 @click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True, help="Number of nodes.")
 @click.option("--port", type=int, help="Port of the gateway; 0 uses any free port. Default: the setting.")
 @click.option("--no-gateway", is_flag=True, help="Start no gateway.")
-def up(nodes: int, port: int | None, no_gateway: bool) -> None:
+@json_option
+def up(nodes: int, port: int | None, no_gateway: bool, as_json: bool) -> None:
     """Start a cluster on this machine: a head, nodes, and a gateway.
 
     What runs already stays: `up` starts what is missing, also after a crash. `ingle cluster down` ends everything.
@@ -43,14 +44,16 @@ def up(nodes: int, port: int | None, no_gateway: bool) -> None:
     with plain_failures():
         local = _local()
         local.prepare()
-        _say(local.start_head())
+        _say(local.start_head(), as_json)
         for node in local.state.nodes:
             if not node.alive:
-                _say(local.start_node(node.name))
+                _say(local.start_node(node.name), as_json)
         while len(local.state.nodes) < nodes:
-            _say(local.start_node())
+            _say(local.start_node(), as_json)
         if not no_gateway:
-            _say(local.start_gateway([] if port is None else ["--port", str(port)]))
+            _say(local.start_gateway([] if port is None else ["--port", str(port)]), as_json)
+    if as_json:
+        return
     echo("try      ingle run -s main '6 * 7'")
     echo("end      ingle cluster down")
 
@@ -63,9 +66,7 @@ def status(choice: Choice, as_json: bool) -> None:
     with plain_failures():
         rows = _status(choice)
         if as_json:
-            import msgspec
-
-            echo(msgspec.json.encode({"nodes": rows}))
+            _print({"nodes": rows})
             return
     table: list[tuple[str, ...]] = [("NODE", "ADDRESS", "PID", "STATE", "SESSIONS")]
     table += [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
@@ -76,7 +77,8 @@ def status(choice: Choice, as_json: bool) -> None:
 @cluster.command(epilog="Example: ingle cluster scale 5")
 @click.argument("count", type=click.IntRange(1, 200))
 @service_options
-def scale(count: int, choice: Choice) -> None:
+@json_option
+def scale(count: int, choice: Choice, as_json: bool) -> None:
     """Set the number of nodes.
 
     A local cluster gets more nodes, or its last ones end if they have no sessions. In another cluster the gateway asks
@@ -86,9 +88,11 @@ def scale(count: int, choice: Choice) -> None:
         local = _local()
         if choice.url is not None or not local.exists():
             _gateway(choice).ask("PUT", "/v1/nodes", {"count": count})
+            if as_json:
+                _print({"count": count})
             return
         while len(local.state.nodes) < count:
-            _say(local.start_node())
+            _say(local.start_node(), as_json)
         surplus = [node.name for node in local.state.nodes[count:]]
         if not surplus:
             return
@@ -98,14 +102,15 @@ def scale(count: int, choice: Choice) -> None:
                 raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
         for name in surplus:
             local.remove_node(name)
-            echo(f"{name} has ended")
+            _tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
 
 
 @cluster.command(epilog="Example: ingle cluster drain node-2 --wait 5m")
 @click.argument("node")
 @click.option("--wait", "seconds", type=Quantity(SECONDS), default=60.0, help="Time for running cells.  [default: 1m]")
 @service_options
-def drain(node: str, seconds: float, choice: Choice) -> None:
+@json_option
+def drain(node: str, seconds: float, choice: Choice, as_json: bool) -> None:
     """Move the sessions of a node to others. It gets no more until it is started again.
 
     A session is saved and goes on elsewhere once its cell has ended. One whose cell runs longer than `--wait` stays.
@@ -113,7 +118,7 @@ def drain(node: str, seconds: float, choice: Choice) -> None:
     with plain_failures():
         gateway = _gateway(choice)
         told = gateway.ask("POST", f"/v1/nodes/{node}/drain", {"seconds": seconds}, timeout=seconds + DRAIN_SECONDS)
-        echo(f"{len(told['moved'])} sessions moved")
+        _tell(told, f"{len(told['moved'])} sessions moved", as_json)
         for key, why in told["stayed"].items():
             echo(f"{key} stayed: {why}", err=True)
         if told["stayed"]:
@@ -124,7 +129,8 @@ def drain(node: str, seconds: float, choice: Choice) -> None:
 @click.argument("node", required=False)
 @click.option("--of", "session", help="Kill the node of this session.")
 @service_options
-def kill(node: str | None, session: str | None, choice: Choice) -> None:
+@json_option
+def kill(node: str | None, session: str | None, choice: Choice, as_json: bool) -> None:
     """Kill a node of the local cluster at once, to see what a crash does."""
     if (node is None) == (session is None):
         raise click.UsageError("name a node, or a session with --of")
@@ -132,14 +138,17 @@ def kill(node: str | None, session: str | None, choice: Choice) -> None:
         if node is None:
             node = str(_gateway(choice).ask("GET", f"/v1/sessions/{session}")["node"])
         _local().kill_node(node)
-    echo(f"{node} was killed")
+    _tell({"node": node, "state": "ended"}, f"{node} was killed", as_json)
 
 
 @cluster.command(epilog="Example: ingle cluster down")
-def down() -> None:
+@json_option
+def down(as_json: bool) -> None:
     """End the local cluster. Saved sessions stay in its store."""
     with plain_failures():
         _local().down()
+    if as_json:
+        _print({"nodes": []})
 
 
 def _local() -> "LocalCluster":
@@ -148,8 +157,23 @@ def _local() -> "LocalCluster":
     return LocalCluster(data_folder())
 
 
-def _say(process: "Process") -> None:
-    echo(f"{process.name.ljust(8)} {process.host}")
+def _say(process: "Process", as_json: bool) -> None:
+    """Tell a process that runs now: one line, or one JSON document."""
+    told = {"node": process.name, "address": process.host, "pid": process.pid, "state": "running"}
+    _tell(told, f"{process.name.ljust(8)} {process.host}", as_json)
+
+
+def _tell(told: dict[str, Any], sentence: str, as_json: bool) -> None:
+    if as_json:
+        _print(told)
+    else:
+        echo(sentence)
+
+
+def _print(told: dict[str, Any]) -> None:
+    import msgspec
+
+    echo(msgspec.json.encode(told))
 
 
 def _gateway(choice: Choice) -> Target:

@@ -8,8 +8,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
+
 from ingle import errors
 from ingle.cluster.agents import Agents
+from ingle.cluster.offer import Agent
 from ingle.cluster.placement import home_of
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import Restored, SnapshotInfo, Stdlib, StdlibChange
@@ -103,7 +106,13 @@ class ClusterSnapshots:
     async def load(
         self, new: NewSession, source: str, start: str | None, *, trust: bool = False, rerun: bool = False
     ) -> Restored:
+        if new.session_id is None:
+            new = msgspec.structs.replace(new, session_id=await self._session_of(new.tenant, source))
         return await self._place(new, source, start, trust, rerun)
+
+    async def _session_of(self, tenant: str, name: str) -> str:
+        """Return the name of the session that was saved as a snapshot. Its claim decides whether it is free."""
+        return await self._first(name, lambda agent: agent.saved_session(tenant, name))
 
     async def delete(self, tenant: str, name: str) -> None:
         """Delete a snapshot on all agents: each one that has loaded or listed it has a copy."""
@@ -118,7 +127,7 @@ class ClusterSnapshots:
             raise errors.SnapshotNotFound(name)
 
     async def open(self, tenant: str, name: str) -> OpenFile:
-        return await self._first(name, lambda node: node.snapshots.open(tenant, name))
+        return await self._first(name, lambda agent: agent.node.snapshots.open(tenant, name))
 
     async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes], limit: int) -> SnapshotInfo:
         if not self._agents.up:
@@ -134,9 +143,11 @@ class ClusterSnapshots:
                     seen.add(info.name)
                     yield info
 
-    async def _first(self, name: str, work: Callable[[Node], Awaitable[T]]) -> T:
+    async def _first(self, name: str, work: Callable[[Agent], Awaitable[T]]) -> T:
         """Return the answer of the first agent that has a snapshot."""
+        if not self._agents.up:
+            raise errors.Unavailable(NO_AGENT)
         for each in list(self._agents.up.values()):
             with contextlib.suppress(errors.SnapshotNotFound):
-                return await work(each.agent.node)
+                return await work(each.agent)
         raise errors.SnapshotNotFound(name)
