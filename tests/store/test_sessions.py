@@ -329,8 +329,33 @@ async def test_a_snapshot_is_loaded_listed_and_deleted_on_another_machine(start:
         await one.load_session("snap", "u")
         assert await printed(one, "print(x)", "u") == "second\n"
         await one.delete_snapshot("snap")
-        with pytest.raises(errors.SnapshotNotFound):
-            await one.load_session("snap", "v")
+        for server in (one, two):
+            with pytest.raises(errors.SnapshotNotFound):
+                await server.load_session("snap", "v")
+
+
+async def test_a_snapshot_that_another_server_deletes_is_gone_unless_it_was_saved_again(start: Start) -> None:
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s")
+        await printed(one, "x = 1")
+        await one.save_session("s", "snap")
+        await one.save_session("s", "again")
+        await two.load_session("snap", "t")
+        await two.load_session("again", "u")
+        await one.delete_snapshot("snap")
+        await one.delete_snapshot("again")
+        await two.save_session("u", "again")
+        assert [each.name for each in await two.list_snapshots()] == ["again"]
+        assert [each.name for each in await one.list_snapshots()] == ["again"]
+
+
+async def test_a_snapshot_that_was_saved_without_a_store_stays(start: Start) -> None:
+    async with start("one", store="") as one:
+        await one.create_session("s")
+        await one.save_session("s", "local")
+    async with start("one") as one:
+        assert [each.name for each in await one.list_snapshots()] == ["local"]
+        await one.load_session("local", "t")
 
 
 # --- chunks ------------------------------------------------------------------------------------------------

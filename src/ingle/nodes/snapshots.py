@@ -378,7 +378,11 @@ class LocalSnapshots:
     async def list(self, tenant: str) -> AsyncIterator[SnapshotInfo]:
         snapshots, shared = self.of(tenant), self._manager.saves.shared
         here = set(await self._in_thread(snapshots.names))
-        elsewhere = set() if shared is None else {*await shared.named(tenant).names()} - here
+        there = set() if shared is None else {*await shared.named(tenant).names()}
+        elsewhere = there - here
+        if shared is not None:
+            for name in here - there:
+                await self._in_thread(partial(snapshots.forget_shared, name))
         for name in sorted(here | elsewhere):
             if name in elsewhere:
                 await self._fetch(tenant, name, whole=False)

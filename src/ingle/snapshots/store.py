@@ -6,6 +6,7 @@ Every function blocks, and is called in a thread.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -35,6 +36,8 @@ DURABLE, HIBERNATED = "sessions", "resting"
 """Folders of automatic saves: of sessions that outlive their server, and of those that do not."""
 
 PREVIOUS = ".previous.json"
+SHARED = ".shared"
+"""End of the file that has the hash of a snapshot in the object store."""
 MAX_MANIFEST = 64 * 1024 * 1024
 
 logger = logging.getLogger(__name__)
@@ -256,6 +259,8 @@ class Snapshots:
 
     def delete(self, name: str, folder_name: str = NAMED) -> None:
         gone = False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._folder / folder_name / (name + SHARED))
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder / folder_name / (name + suffix))
@@ -340,6 +345,20 @@ class Snapshots:
         # Unfinished files are removed with unused chunks, while no save is under way.
         with self.chunks.shared():
             self._put(name, folder_name, content, signature.decode("ascii", "replace"))
+
+    def note_shared(self, name: str, data: bytes) -> None:
+        """Note that an object store has a snapshot with this content."""
+        (self._folder / NAMED / (name + SHARED)).write_text(hashlib.sha256(data).hexdigest())
+
+    def forget_shared(self, name: str) -> None:
+        """Remove a snapshot that the object store had and has no more: another server has deleted it.
+
+        One that was saved here since then is not in the store yet, and stays.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            noted = (self._folder / NAMED / (name + SHARED)).read_text()
+            if noted == hashlib.sha256((self._folder / NAMED / (name + CURRENT)).read_bytes()).hexdigest():
+                self.delete(name)
 
     def missing(self, data: bytes, name: str) -> list[bytes]:
         """Return the chunks of a save that are not on the disk."""

@@ -38,6 +38,10 @@ class LocalSaves(LocalChunks, Protocol):
 
     def missing(self, data: bytes, name: str) -> list[bytes]: ...
 
+    def note_shared(self, name: str, data: bytes) -> None: ...
+
+    def forget_shared(self, name: str) -> None: ...
+
 
 class SharedStore:
     def __init__(self, store: Store, agent: str, node: str) -> None:
@@ -123,11 +127,16 @@ class SharedStore:
             await self.named(tenant).put(name, save)
 
         await self.push(tenant, local, manifest, chunks, put)
+        await in_thread(lambda: local.note_shared(name, manifest))
 
     async def pull_named(self, tenant: str, local: LocalSaves, name: str, *, whole: bool = True) -> None:
-        """Have the snapshot of this name on the disk as it is in the store, if it is there; `whole`: with chunks."""
+        """Have the snapshot of this name on the disk as it is in the store; `whole`: with chunks.
+
+        One that another server has deleted is removed here too.
+        """
         save = await self.named(tenant).read(name)
         if save is None:
+            await in_thread(lambda: local.forget_shared(name))
             return
 
         def is_known() -> bool:
@@ -138,6 +147,7 @@ class SharedStore:
 
         if not await in_thread(is_known):
             await in_thread(lambda: local.put_raw(name, NAMED, save.manifest))
+            await in_thread(lambda: local.note_shared(name, save.manifest))
         if whole:
             await self.pull(tenant, local, save)
 
