@@ -24,11 +24,11 @@ class Judge:
 
     def tell(self, incarnation: str, renewal: Renewal) -> None: ...
 
-    async def allowed(self, incarnation: str) -> bool:
+    async def remaining(self, incarnation: str) -> float | None:
         self.asked += 1
         asked = self.asked
         await asyncio.sleep(0)
-        return asked > 1
+        return 0.0 if asked > 1 else 3.0
 
 
 async def never(*given: object) -> Any:
@@ -62,10 +62,10 @@ async def test_an_answer_that_cannot_be_read_ends_no_following(monkeypatch: pyte
 async def test_many_calls_for_a_lost_agent_share_one_judgement() -> None:
     judge = Judge()
     found = Agents(StaticDirectory([]), ClusterToken("the token of these tests"), judge)
-    assert await asyncio.gather(*(found.is_over("lost") for _ in range(100))) == [False] * 100
+    assert await asyncio.gather(*(found.remaining("lost") for _ in range(100))) == [3.0] * 100
     assert judge.asked == 1
     async with asyncio.timeout(20):
-        while not await found.is_over("lost"):
+        while await found.remaining("lost"):
             await asyncio.sleep(0.01)
     assert judge.asked == 2
     await found.stop()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ingle import errors
 from ingle.cluster.fence.lease import StoreLease
+from ingle.cluster.fence.takeover import Takeover
 from ingle.cluster.ray.raylink import Heard
 from ingle.store.leases import Leases
 from ingle.store.store import Store, open_store
@@ -74,6 +76,37 @@ async def test_a_renewal_without_an_answer_is_not_counted_and_opens_a_generation
     os.close(reading)
     os.close(writing)
     assert await Leases(store).last_seen("one") is None
+
+
+@pytest.mark.req("node.once")
+@pytest.mark.parametrize(
+    ("at_store", "at_head", "expected"),
+    [
+        (5.0, 5.0, 0.0),
+        (4.0, 4.0, 0.0),
+        (5.0, 1.5, 2.5),
+        (3.0, 9.0, 1.0),
+        (None, 4.0, 0.0),
+        (None, 1.0, 3.0),
+        (9.0, None, None),
+        (errors.StoreFailed("the store fails"), 9.0, None),
+    ],
+)
+async def test_a_takeover_waits_until_head_and_store_were_silent_for_long_enough(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    at_store: float | errors.StoreFailed | None,
+    at_head: float | None,
+    expected: float | None,
+) -> None:
+    async def last_seen(agent: str) -> float | None:
+        if isinstance(at_store, errors.StoreFailed):
+            raise at_store
+        return at_store
+
+    leases = Leases(store)
+    monkeypatch.setattr(leases, "last_seen", last_seen)
+    assert await Takeover(leases, lambda incarnation: at_head).remaining("one") == expected
 
 
 @pytest.mark.req("node.once")

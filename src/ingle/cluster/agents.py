@@ -22,7 +22,7 @@ RECONNECT_SECONDS = 0.25
 MAX_RECONNECT_SECONDS = 2.0
 
 JUDGED_SECONDS = 0.2
-"""Time for which a judgement of a lost agent holds. Routers ask again after 0.25 s."""
+"""Longest time for which a judgement of a lost agent holds. Routers ask again after it, or when it may have ended."""
 
 MAX_OVER = 10_000
 """Ended agents that a gateway remembers."""
@@ -48,8 +48,8 @@ class Judge(Protocol):
         """Note a sign of life of an agent."""
         ...
 
-    async def allowed(self, incarnation: str) -> bool:
-        """Return whether an agent that is out of reach has certainly ended."""
+    async def remaining(self, incarnation: str) -> float | None:
+        """Return in how many seconds an agent that is out of reach has ended if it stays silent; None if unknown."""
         ...
 
 
@@ -63,7 +63,7 @@ class Agents:
         self._following: dict[str, asyncio.Task[None]] = {}
         self._over: dict[str, str] = {}
         """Agents whose process has ended, with the names of their nodes."""
-        self._judging: dict[str, asyncio.Task[bool]] = {}
+        self._judging: dict[str, asyncio.Task[float | None]] = {}
         """Judgements of lost agents that are under way or fresh."""
         self._changed = asyncio.Event()
         self.up: dict[str, ConnectedAgent] = {}
@@ -145,30 +145,36 @@ class Agents:
         """Return the name of an agent's machine, as far as it is known."""
         return self._over.get(incarnation, incarnation)
 
-    async def is_over(self, incarnation: str) -> bool:
-        """Return whether an agent has certainly ended, so that its sessions run nowhere."""
-        if incarnation in self._over:
-            return True
-        return incarnation not in self.up and await self._judged(incarnation)
+    async def remaining(self, incarnation: str) -> float | None:
+        """Return after how many seconds of silence an agent has ended, so that its sessions run nowhere.
 
-    async def _judged(self, incarnation: str) -> bool:
-        """Return whether a lost agent has ended. All who ask within a moment share the requests to the store."""
+        0.0: it has certainly ended. None: it is connected, or nobody knows. All who ask within a moment share the
+        requests to the store.
+        """
+        if incarnation in self._over:
+            return 0.0
+        if incarnation in self.up:
+            return None
         # One who asks may be cancelled.
         return await asyncio.shield(self._begin_judging(incarnation))
 
-    def _begin_judging(self, incarnation: str) -> "asyncio.Task[bool]":
+    def _begin_judging(self, incarnation: str) -> "asyncio.Task[float | None]":
         judging = self._judging.get(incarnation)
         if judging is None:
             judging = asyncio.get_running_loop().create_task(self._judge_once(incarnation))
             self._judging[incarnation] = judging
         return judging
 
-    async def _judge_once(self, incarnation: str) -> bool:
+    async def _judge_once(self, incarnation: str) -> float | None:
+        holds = JUDGED_SECONDS
         try:
-            return await self._judge.allowed(incarnation)
+            remaining = await self._judge.remaining(incarnation)
+            if remaining:
+                holds = min(holds, remaining)
+            return remaining
         finally:
             loop = asyncio.get_running_loop()
-            loop.call_later(JUDGED_SECONDS, self._judging.pop, incarnation, None)
+            loop.call_later(holds, self._judging.pop, incarnation, None)
 
     async def wait_changed(self, seconds: float) -> None:
         """Wait until an agent has come or gone, or for `seconds`."""

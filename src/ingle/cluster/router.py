@@ -29,7 +29,7 @@ FIND_SECONDS = 10.0
 """Time to wait for an agent that is out of reach and may come back."""
 
 LOOK_SECONDS = 0.25
-"""Time between two looks at such an agent."""
+"""Time between two looks at such an agent at most. The last one is when it may have ended."""
 
 PATIENCE_SECONDS = 1.0
 """Time for the store to say where a session is. Then the agents are asked."""
@@ -177,7 +177,8 @@ class Router:
             if (agent := self._agents.up.get(claim.agent)) is not None:
                 self.learn(claim.key, claim.agent)
                 return agent
-            if await self._agents.is_over(claim.agent):
+            remaining = await self._agents.remaining(claim.agent)
+            if remaining == 0.0:
                 return await self._restored(claim, save)
             if not looked:
                 # There is time for it now. The request that made the session is the same in all its saves.
@@ -188,7 +189,7 @@ class Router:
                 raise errors.Unavailable(
                     f"the machine {claim.node!r} of session {_name(claim.key)!r} is out of reach; try again"
                 )
-            await self._agents.wait_changed(LOOK_SECONDS)
+            await self._agents.wait_changed(min(LOOK_SECONDS, remaining or LOOK_SECONDS))
 
     async def _restored(self, claim: Claim, save: StoredSave | None = None) -> ConnectedAgent:
         """Have the session of an agent that has ended or given it up restored on another one, and return that one.

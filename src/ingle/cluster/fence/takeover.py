@@ -32,19 +32,21 @@ class Takeover:
         """Note a renewal that an agent has told."""
         self._leases.tell(incarnation, renewal)
 
-    async def allowed(self, incarnation: str) -> bool:
-        """Return whether the agent was silent for long enough at the head and at the store.
+    async def remaining(self, incarnation: str) -> float | None:
+        """Return for how many seconds the agent must stay silent at the head and at the store until it has ended.
 
-        A head or store that cannot be read proves nothing, so that the answer is no.
+        0.0 is the proof that it has ended. A head or store that cannot be read proves nothing: None.
         """
         try:
             # Also while the head knows the agent: the watch of the store must not wait for the head's.
             at_store = await self._leases.last_seen(incarnation)
         except IngleError:
-            return False
+            return None
+        # An agent without a lease has released it, after its sessions had ended.
+        shortest = TAKEOVER_SECONDS if at_store is None else at_store
         if self._head is not None:
             at_head = self._head(incarnation)
-            if at_head is None or at_head < TAKEOVER_SECONDS:
-                return False
-        # An agent without a lease has released it, after its sessions had ended.
-        return at_store is None or at_store >= TAKEOVER_SECONDS
+            if at_head is None:
+                return None
+            shortest = min(shortest, at_head)
+        return max(0.0, TAKEOVER_SECONDS - shortest)
