@@ -347,15 +347,16 @@ class Snapshots:
             self._put(name, folder_name, content, signature.decode("ascii", "replace"))
 
     def note_shared(self, name: str, data: bytes) -> None:
-        """Note that an object store has a snapshot with this content."""
-        (self._folder / NAMED / (name + SHARED)).write_text(hashlib.sha256(data).hexdigest())
+        """Note that an object store has a snapshot with this content. On a full disk that is not noted."""
+        with contextlib.suppress(OSError):
+            (self._folder / NAMED / (name + SHARED)).write_text(hashlib.sha256(data).hexdigest())
 
     def forget_shared(self, name: str) -> None:
         """Remove a snapshot that the object store had and has no more: another server has deleted it.
 
         One that was saved here since then is not in the store yet, and stays.
         """
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, errors.SnapshotNotFound):
             noted = (self._folder / NAMED / (name + SHARED)).read_text()
             if noted == hashlib.sha256((self._folder / NAMED / (name + CURRENT)).read_bytes()).hexdigest():
                 self.delete(name)

@@ -147,7 +147,7 @@ class SharedStore:
 
         if not await in_thread(is_known):
             await in_thread(lambda: local.put_raw(name, NAMED, save.manifest))
-            await in_thread(lambda: local.note_shared(name, save.manifest))
+        await in_thread(lambda: local.note_shared(name, save.manifest))
         if whole:
             await self.pull(tenant, local, save)
 
