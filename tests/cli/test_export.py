@@ -3,15 +3,14 @@
 import base64
 import json
 import os
+import secrets
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from ingle import Client, errors
 from ingle.events import DisplayShown, ErrorRaised, StateChanged, Stdout
@@ -45,18 +44,38 @@ CODE = [
 ]
 
 
+def read_notebook(text: str | bytes) -> dict[str, Any]:
+    """Check a notebook as Jupyter does, and return it."""
+    # Not above: its import takes five seconds, and each process that collects tests would wait.
+    import nbformat
+
+    document: dict[str, Any] = nbformat.reads(text, as_version=4)
+    nbformat.validate(document)
+    return document
+
+
+def make_cell(kind: str, source: str, *tags: str) -> dict[str, Any]:
+    own = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    metadata = {"tags": list(tags)} if tags else {}
+    return {"cell_type": kind, "id": secrets.token_hex(4), "source": source, "metadata": metadata, **own}
+
+
+def make_notebook(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+
+
 def notebook_of_20_cells() -> str:
-    cells: list[Any] = [nbformat.v4.new_markdown_cell("# Title\n\nwith *Markdown*")]
+    cells = [make_cell("markdown", "# Title\n\nwith *Markdown*")]
     for number, code in enumerate(CODE):
-        tags = ["raises-exception"] if "1 / 0" in code else []
-        cells.append(nbformat.v4.new_code_cell(code, metadata={"tags": tags} if tags else {}))
+        cells.append(make_cell("code", code, *(["raises-exception"] if "1 / 0" in code else [])))
         if number == 4:
-            cells.append(nbformat.v4.new_markdown_cell("## In the middle"))
+            cells.append(make_cell("markdown", "## In the middle"))
         if number == 9:
-            cells.append(nbformat.v4.new_raw_cell("raw <b>text</b>"))
-    cells.append(nbformat.v4.new_markdown_cell("the end"))
+            cells.append(make_cell("raw", "raw <b>text</b>"))
+    cells.append(make_cell("markdown", "the end"))
     assert len(cells) == 20
-    text: str = nbformat.writes(nbformat.v4.new_notebook(cells=cells))
+    text = json.dumps(make_notebook(cells))
+    read_notebook(text)
     return text
 
 
@@ -67,7 +86,7 @@ BAD = [{"source": 1}, {"source": ["1", None]}, {"metadata": 3}, {"metadata": {"t
 def plain(text: str | bytes) -> list[Any]:
     """Cells of a notebook, without ids, tags and times."""
     found = []
-    for cell in nbformat.reads(text, as_version=4)["cells"]:
+    for cell in read_notebook(text)["cells"]:
         outputs = [
             {**output, "text": "timed"} if "CPU times" in output.get("text", "") else output
             for output in cell.get("outputs", [])
@@ -82,8 +101,7 @@ def test_a_notebook_of_20_cells_comes_back_from_its_session_as_it_was_executed(s
         executed = session.run_notebook(notebook_of_20_cells())
         exported = session.export("ipynb")
     assert plain(exported) == plain(executed)
-    document = nbformat.reads(exported, as_version=4)
-    nbformat.validate(document)
+    document = read_notebook(exported)
     kinds = [cell["cell_type"] for cell in document["cells"]]
     assert (len(kinds), kinds.count("code"), kinds.count("markdown"), kinds.count("raw")) == (20, 16, 3, 1)
     code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
@@ -98,7 +116,9 @@ def test_a_notebook_of_20_cells_comes_back_from_its_session_as_it_was_executed(s
         "division by zero",
     )
     assert code[0]["metadata"]["ingle"]["author"] == "ingle-python (owner over http)"
-    # Other tools take the executed notebook.
+    # Other tools take the executed notebook. They are imported here, as above.
+    from nbclient import NotebookClient
+
     assert NotebookClient(document).nb is document
 
 
@@ -109,7 +129,7 @@ def test_a_notebook_is_run_by_one_request(server: Server) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ipynb+json")
     exported = server.client.get("/v1/sessions/main/export").text
     assert plain(answer.text) == plain(exported)
-    stops = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in ("1 / 0", "2")])
+    stops = make_notebook([make_cell("code", code) for code in ("1 / 0", "2")])
     for options, ran in (({}, [17, None]), ({"keep_going": True}, [18, 19])):
         answer = server.client.post("/v1/sessions/main/notebook", json={"notebook": stops, **options})
         assert [cell["execution_count"] for cell in answer.json()["cells"]] == ran
@@ -161,8 +181,7 @@ def test_over_http_a_browser_saves_an_export_and_runs_nothing_of_it(home: Path, 
         problem(reader.post("/v1/sessions/main/notes", json={"text": "x"}), 403, "forbidden")
     empty = server.make_session("empty")
     assert empty["next_event"] >= 1
-    document = nbformat.reads(server.client.get("/v1/sessions/empty/export").text, as_version=4)
-    nbformat.validate(document)
+    document = read_notebook(server.client.get("/v1/sessions/empty/export").text)
     assert document["cells"] == []
 
 
@@ -171,8 +190,7 @@ def test_a_notebook_that_cannot_be_run_is_refused_and_an_error_ends_the_run(serv
         session = client.session("main", keep=True)
         with pytest.raises(errors.InvalidRequest, match="it has no `nbformat`"):
             session.run_notebook("{}")
-        cells = [nbformat.v4.new_code_cell(code) for code in ("1 / 0", "2")]
-        text = nbformat.writes(nbformat.v4.new_notebook(cells=cells))
+        text = json.dumps(make_notebook([make_cell("code", code) for code in ("1 / 0", "2")]))
         stopped = json.loads(session.run_notebook(text))
         assert [cell["execution_count"] for cell in stopped["cells"]] == [1, None]
         went_on = json.loads(session.run_notebook(text, keep_going=True))

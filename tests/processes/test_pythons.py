@@ -1,15 +1,10 @@
 """Sessions in every Python of the machine: bare environments of those that will do, plain words for the others."""
 
 import functools
-import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,39 +13,11 @@ from ingle import errors
 from ingle.events import Done, Result, Stderr, Stdout
 from ingle.service import Service
 from ingle.settings import Settings
+from support.pythons import GOOD, OLD, Python
 from support.service import make_settings
 from support.waiting import until
 
 pytestmark = pytest.mark.req("cell.pythons")
-
-
-@dataclass(frozen=True)
-class Python:
-    path: str
-    version: tuple[int, int, int]
-
-    @property
-    def name(self) -> str:
-        return ".".join(map(str, self.version))
-
-
-@functools.cache
-def pythons() -> list[Python]:
-    """Every CPython there is: this one, those of pyenv, those on the PATH; one for each release."""
-    names = [f"python{major}" for major in ("2", "2.7", "3")] + [f"python3.{minor}" for minor in range(6, 20)]
-    folders = sorted(Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv").glob("versions/*/bin/python"))
-    found: dict[tuple[int, int, int], Python] = {}
-    for path in (sys.executable, *map(str, folders), *filter(None, map(shutil.which, names))):
-        ask = "import platform, sys; print(platform.python_implementation()); print(list(sys.version_info[:3]))"
-        asked = subprocess.run([path, "-c", ask], capture_output=True, text=True)
-        if asked.returncode == 0 and asked.stdout.startswith("CPython"):
-            version = tuple(json.loads(asked.stdout.splitlines()[1]))
-            found.setdefault(version, Python(path, version))
-    return sorted(found.values(), key=lambda python: python.version)
-
-
-GOOD = [python for python in pythons() if python.version >= (3, 10)]
-OLD = [python for python in pythons() if python.version < (3, 10)]
 
 
 NOWHERE = "python-that-is-not-there"

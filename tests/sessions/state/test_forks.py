@@ -15,9 +15,9 @@ from ingle.events import SessionInfo
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers import siblings
-from processes.test_pythons import GOOD, Python
 from support.internals import idle_inits, own_processes, session_folders, until_prepared, worker_of
 from support.processes import marked_processes
+from support.pythons import GOOD, Python
 from support.service import make_settings
 from support.waiting import until
 

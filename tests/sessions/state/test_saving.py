@@ -18,8 +18,8 @@ from ingle.nodes import snapshots
 from ingle.service import Service
 from ingle.sessions.persistence import save_store
 from ingle.settings import Settings
-from processes.test_pythons import GOOD, Python
 from support.internals import worker_of
+from support.pythons import GOOD, Python
 from support.service import make_settings
 from support.waiting import until
 

@@ -13,8 +13,8 @@ from test_saving_running_code import *  # noqa: F403
 
 from ingle.service import Service
 from ingle.settings import Settings
-from processes.test_pythons import GOOD, Python
 from support import kinds
+from support.pythons import GOOD, Python
 from support.service import make_settings
 
 OTHERS = [python for python in GOOD if python.version[:2] != sys.version_info[:2]]
