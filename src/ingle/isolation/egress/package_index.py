@@ -105,16 +105,18 @@ def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callab
 
 def _beside(folder: str) -> list[str]:
     """Return the folder with the files of an index on disk, often next to it (simple/, packages/)."""
-    for page in sorted(Path(folder).glob("*/index.html"))[:1]:
-        try:
-            links = LINK.findall(page.read_text("utf-8", "replace")[:MAX_PAGE_CHARS])
-        except OSError:
-            continue
-        for link in links:
-            file = os.path.normpath(page.parent / unquote(urlsplit(link).path))
-            around = os.path.dirname(folder)
-            if "://" not in link and file.startswith(around + "/") and not file.startswith(folder + "/"):
-                return [os.path.join(around, os.path.relpath(file, around).split("/")[0])]
+    try:
+        # An index may have thousands of pages, and each start of a service looks for the first.
+        pages = (Path(folder, name, "index.html") for name in sorted(os.listdir(folder)))
+        page = next(page for page in pages if page.exists())
+        links = LINK.findall(page.read_text("utf-8", "replace")[:MAX_PAGE_CHARS])
+    except (OSError, StopIteration):
+        return []
+    for link in links:
+        file = os.path.normpath(page.parent / unquote(urlsplit(link).path))
+        around = os.path.dirname(folder)
+        if "://" not in link and file.startswith(around + "/") and not file.startswith(folder + "/"):
+            return [os.path.join(around, os.path.relpath(file, around).split("/")[0])]
     return []
 
 
