@@ -1,5 +1,6 @@
 """What the tests share: a service on a folder of its own, and the proof that nothing is left after it."""
 
+import gc
 import getpass
 import inspect
 import os
@@ -58,6 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
         common.mkdir(exist_ok=True, mode=0o700)
         os.environ["INGLE_MOUNT"] = str(common)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collect no garbage while tests are collected: nearly all objects made then live until the end."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the garbage collector from walking all tests and modules again and again; a server does the same."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -51,9 +51,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEEP_ALIVE_SECONDS = 75
 """Time that a connection may stay open between two requests."""
 
-GC_THRESHOLD = 10_000
-"""Objects made and not freed before the garbage collector looks at the young ones."""
-
 DRAIN_STEP_SECONDS = 0.02
 
 DATE_SECONDS = 1.0
@@ -181,7 +178,6 @@ async def _serve(
             # Loaded modules stay for ever, so the garbage collector need not walk them.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(GC_THRESHOLD)
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:
