@@ -1,5 +1,6 @@
 """Named environments: built in the data folder, asked for by name at every interface, never changed by a session."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -141,6 +142,7 @@ async def test_sessions_keep_the_build_they_began_with_and_cannot_write_it(
     while (await service.list_environments())[0].state == "building":
         (listed,) = await service.list_environments()
         assert listed.usable
+        await asyncio.sleep(0.05)
     await service.create_session("b", environment="data")
     found = [await service.execute(name, VERSIONS) for name in "ab"]
     assert [each.stdout for each in found] == ["1.0 True\n", "2.0 True\n"]
