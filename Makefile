@@ -37,7 +37,7 @@ help:
 	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make docs    build the documentation as a site, in build/docs/site'
-	@echo 'make bench   measure                      (ARGS=--quick: a look)'
+	@echo 'make bench   measure, list all targets    (ARGS=--quick: a look)'
 	@echo 'make test-gpu          run the tests that need a GPU   (INGLE_TORCH_PYTHON=... has torch)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
 	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
@@ -94,17 +94,7 @@ docs: $(STAMP_DOCS)
 	@$(BIN)/python tools/build_site.py
 
 bench: $(STAMP_BENCH)
-	@$(BIN)/python bench/run.py $(ARGS)
-	@$(BIN)/python bench/shell.py $(ARGS)
-	@$(BIN)/python bench/isolation.py $(ARGS)
-	@$(BIN)/python bench/churn.py $(ARGS)
-	@$(BIN)/python bench/state.py $(ARGS)
-	@$(BIN)/python bench/saving.py $(ARGS)
-	@$(BIN)/python bench/http_api.py $(ARGS)
-	@$(BIN)/python bench/mcp.py $(ARGS)
-	@$(BIN)/python bench/tools.py $(ARGS)
-	@$(BIN)/python bench/compat.py $(ARGS)
-	@$(BIN)/python bench/compat_e2b.py $(ARGS)
+	@$(BIN)/python bench/whole.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)

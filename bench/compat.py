@@ -304,7 +304,7 @@ def main() -> None:
         unit = "cells/s" if name == "clients" else "ms"
         quicker = median(times) / median(theirs[name]) if name == "clients" else median(theirs[name]) / median(times)
         ratios[name] = round(quicker, 1)
-        target = "" if name == "interrupt" else f", target {TARGET:g}"
+        target = "" if name == "interrupt" else f", ≥ {TARGET:g} {'met' if quicker >= TARGET else 'MISSED'}"
         print(
             f"{name:12} ingle {median(times):9.2f} {unit}   jupyter_server {median(theirs[name]):9.2f} {unit}   "
             f"{quicker:6.1f} times{target}"

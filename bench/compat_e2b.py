@@ -231,7 +231,7 @@ def main() -> None:
     for name, times in got["ingle"].items():
         unit, other = ("runs/s" if name == "clients" else "ms"), median(got["jupyter_server"][name])
         quicker = median(times) / other if name == "clients" else other / median(times)
-        target = "" if name == "interrupt" else f", target {TARGET:g}"
+        target = "" if name == "interrupt" else f", ≥ {TARGET:g} {'met' if quicker >= TARGET else 'MISSED'}"
         print(
             f"{name:14} ingle {median(times):9.2f} {unit}   jupyter_server {other:9.2f} {unit}   "
             f"{quicker:6.1f} times{target}"

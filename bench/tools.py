@@ -26,6 +26,12 @@ from ingle.client import Session
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "tools.json"
 
+SERVER_TARGET = 1.3
+"""How many times the SDK's own call a tool of a server may take from a cell."""
+
+FUNCTION_TARGET = 0.25
+"""Milliseconds that a function of the client may take."""
+
 SERVER = """
 import json, sys
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
@@ -84,6 +90,15 @@ async def in_sdk(client: SdkClient, calls: int) -> float:
     return (time.perf_counter() - began) / calls * 1000
 
 
+def judge(name: str, milliseconds: float, base: float) -> str:
+    """Compare a row with its target, if it has one."""
+    if name == "tool of a server":
+        return f"  ≤ {SERVER_TARGET:g} times {'met' if milliseconds <= SERVER_TARGET * base else 'MISSED'}"
+    if name == "function":
+        return f"  ≤ {FUNCTION_TARGET:g} ms {'met' if milliseconds <= FUNCTION_TARGET else 'MISSED'}"
+    return ""
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls; nothing written")
@@ -112,7 +127,7 @@ async def main() -> None:
     base = median(rows["SDK's client"])
     print(f"{batches * calls} calls each, one after another    ms   times the SDK's client")
     for name, row in rows.items():
-        print(f"{name:24} {median(row):18.3f} {median(row) / base:10.2f}")
+        print(f"{name:24} {median(row):18.3f} {median(row) / base:10.2f}{judge(name, median(row), base)}")
     if not args.quick:
         OUT.write_text(json.dumps({name: round(median(row), 4) for name, row in rows.items()}, indent=1) + "\n")
 
