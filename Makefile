@@ -29,7 +29,7 @@ help:
 	@echo 'make test    run all tests                (ARGS="-k stdin" is handed on)'
 	@echo 'make test-unit         run the tests that start no process, in half a minute'
 	@echo 'make test-both-levels  run in a sandbox the tests that can differ by isolation level'
-	@echo 'make test-sandbox      run all tests with every session in a sandbox'
+	@echo 'make test-sandbox      run in a sandbox all tests that start sessions'
 	@echo 'make test-compat       run tests with real clients of other servers (NEWEST=1: the newest of each;'
 	@echo '                       with Chromium also JupyterLab)'
 	@echo 'make test-web          use the console in a browser (apt-get install chromium)'
@@ -72,8 +72,12 @@ test-cluster: $(STAMP_RAY)
 	@$(BIN)/python -m pytest --cluster -m ray --timeout=180 $(ON_CLUSTER) $(ARGS)
 	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
 
+# No level changes these: they start no session, choose the level themselves, or are what a reader types.
+SAME_AT_ALL_LEVELS = $(addprefix --ignore=tests/,unit docs isolation/test_attacks_root.py \
+	isolation/test_attacks_user.py isolation/test_sandbox_user.py)
+
 test-sandbox: $(STAMP_DEV)
-	@$(PYTEST) --isolation sandbox $(ARGS)
+	@$(PYTEST) --isolation sandbox $(SAME_AT_ALL_LEVELS) $(ARGS)
 
 # CLIENTS="e2b_client daytona_client" picks some of the folders of tests/compat.
 CLIENTS ?=
