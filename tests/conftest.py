@@ -54,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     level = config.getoption("--isolation")
     os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
+    # Hundreds of services are started by commands, and few tests use numpy and pandas.
+    os.environ["INGLE_PRELOAD"] = ""
     if level != "none":
         # Tests and the code of sessions exchange files here.
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"

@@ -47,7 +47,7 @@ def name_of(page: Path) -> str:
 
 
 def make_person(folder: str) -> Person:
-    return Person(Path(folder), {"INGLE_KEEP_ENV": MARK, MARK: os.environ[MARK]})
+    return Person(Path(folder), {"INGLE_KEEP_ENV": MARK, MARK: os.environ[MARK], "INGLE_PRELOAD": ""})
 
 
 @pytest.fixture(scope="module")

@@ -30,15 +30,15 @@ def environments() -> Iterator[Path]:
         yield Path(folder)
 
 
-def granted(apart: Path, environments: Path) -> list[str]:
+def granted(environments: Path) -> list[str]:
     """All that the tests here name."""
     made = [environments / python.name / "bin" / "python" for python in GOOD]
-    return [*map(str, made), *(python.path for python in (*GOOD, *OLD)), str(apart / "interpreter"), NOWHERE]
+    return [*map(str, made), *(python.path for python in (*GOOD, *OLD)), NOWHERE]
 
 
-@pytest.fixture
-def settings(apart: Path, environments: Path) -> Settings:
-    return make_settings(preload=[], pool=1, pythons=granted(apart, environments))
+@pytest.fixture(scope="module")
+def settings(environments: Path) -> Settings:
+    return make_settings(preload=[], pool=1, pythons=granted(environments))
 
 
 @pytest.fixture(scope="module")
@@ -243,8 +243,8 @@ async def test_several_pythons_serve_side_by_side(service: Service, bare) -> Non
 
 class TestSpawned:
     @pytest.fixture
-    def settings(self, apart: Path, environments: Path) -> Settings:
-        return make_settings(preload=[], pool=0, start_method="spawn", pythons=granted(apart, environments))
+    def settings(self, environments: Path) -> Settings:
+        return make_settings(preload=[], pool=0, start_method="spawn", pythons=granted(environments))
 
     async def test_a_session_runs_without_a_zygote_too(self, service: Service, run, python: Python) -> None:
         result = await run("import sys\nprint('out'); print('err', file=sys.stderr)\nsys.version_info[:3]")
@@ -287,22 +287,27 @@ NOT_PYTHON = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_PYTHON)
-async def test_what_is_no_python_is_refused_in_plain_words(service: Service, apart: Path, name: str) -> None:
-    path, content = apart / "interpreter", NOT_PYTHON[name]
-    if content == "folder":
-        path.mkdir()
-    elif content is not None:
-        path.write_text(content[0])
-        path.chmod(content[1])
-    with pytest.raises(errors.InterpreterRefused) as refused:
-        await service.create_session(python=str(path))
-    assert str(path) in refused.value.message
-    assert "name a CPython 3.10 or later" in refused.value.message
-    assert ("this is no snake" in refused.value.message) is (name == "a program that fails")
-    with pytest.raises(errors.InterpreterRefused):
-        await service.execute_once("1", python=NOWHERE)
-    assert await service.list_sessions() == []
+class TestNoPython:
+    @pytest.fixture
+    def settings(self, apart: Path) -> Settings:
+        return make_settings(preload=[], pool=1, pythons=[str(apart / "interpreter"), NOWHERE])
+
+    @pytest.mark.parametrize("name", NOT_PYTHON)
+    async def test_what_is_no_python_is_refused_in_plain_words(self, service: Service, apart: Path, name: str) -> None:
+        path, content = apart / "interpreter", NOT_PYTHON[name]
+        if content == "folder":
+            path.mkdir()
+        elif content is not None:
+            path.write_text(content[0])
+            path.chmod(content[1])
+        with pytest.raises(errors.InterpreterRefused) as refused:
+            await service.create_session(python=str(path))
+        assert str(path) in refused.value.message
+        assert "name a CPython 3.10 or later" in refused.value.message
+        assert ("this is no snake" in refused.value.message) is (name == "a program that fails")
+        with pytest.raises(errors.InterpreterRefused):
+            await service.execute_once("1", python=NOWHERE)
+        assert await service.list_sessions() == []
 
 
 @pytest.mark.fresh_service

@@ -16,6 +16,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from processes.test_density import create_use_and_end, memory, open_files
 from sessions.rich.test_rendering import read_a_flood
+from shell.test_shell_faults import run_crowd
 from support.internals import manager_of, session_folders
 from support.processes import marked_processes
 from support.service import make_settings
@@ -93,6 +94,16 @@ async def test_two_hundred_thousand_cells(service: Service) -> None:
 async def test_a_gigabyte_is_shown_short_and_searched_in_little_memory(service: Service) -> None:
     await service.create_session("s")
     await read_a_flood(service, 1024)
+
+
+class TestCommands:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        # Where they share a sandbox, they are counted together: an init, a bash and a sleep each.
+        return make_settings(preload=[], pool=1, limit_processes=2000)
+
+    async def test_five_hundred_at_once_each_with_its_own_output(self, service: Service, tmp_path: Path) -> None:
+        await run_crowd(service, tmp_path, 500)
 
 
 async def test_random_kills(service: Service, home: Path, mark: str) -> None:

@@ -35,6 +35,8 @@ class Attack:
     """Looks at the host or the victim afterwards, with the fort and the evidence; what it returns counts."""
     arms: bool
     """Whether it works the same on other processors than x86_64."""
+    by_server: bool
+    """Whether the server alone holds it, by bounds that are the same code at each level and for each user."""
     known: dict[tuple[str, str], str]
     """Breaches that are known, by level and user, each with its reason: expected to fail, and told when they do not."""
 
@@ -43,6 +45,10 @@ class Attack:
 
     def shows(self, who: str) -> Shows:
         return self.root if who == ROOT else self.user
+
+    def is_repeated(self, level: str, who: str) -> bool:
+        """Return whether another level shows the same. What the server holds is shown at both ends."""
+        return self.by_server and (level, who) not in (("limits", ROOT), ("sandbox", USER))
 
     def must_hold(self, level: str, who: str) -> bool:
         if self.stops[who] == "sandbox" and level == "restricted":
@@ -63,6 +69,7 @@ def attack(
     secret: bool = False,
     after: Callable[[Any, Any], object] | None = None,
     arms: bool = True,
+    by_server: bool = False,
     known: dict[tuple[str, str], str] | None = None,
 ) -> Callable[[Callable[[Any], object]], Callable[[Any], object]]:
     def add(function: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -72,7 +79,9 @@ def attack(
         by = {ROOT: stops, USER: user_stops or stops}
         passing = frozenset(who for who in passes.split() if by[who] == "sandbox")
         ATTACKS.append(
-            Attack(family, function.__name__, text, by, root, user, passing, secret, after, arms, known or {})
+            Attack(
+                family, function.__name__, text, by, root, user, passing, secret, after, arms, by_server, known or {}
+            )
         )
         return function
 

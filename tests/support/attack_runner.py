@@ -18,6 +18,8 @@ def by_level(who: str) -> list[object]:
     found = []
     for level in LEVELS:
         for attack in ATTACKS:
+            if attack.is_repeated(level, who):
+                continue
             shows = level == "restricted" or (level == "none" and attack.shows(who) is True)
             if shows or attack.must_hold(level, who):
                 reason = attack.known.get((level, who))

@@ -466,7 +466,7 @@ class Fort:
 
     def races(self) -> bool:
         found = []
-        for _ in range(100):
+        for _ in range(60):
             found += [self.download("way/secret.txt"), self.download("real/secret.txt")]
         assert "mine" in found, "the race was never on"
         return self.secret_in(found)

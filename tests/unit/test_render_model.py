@@ -205,7 +205,7 @@ def test_a_picture_is_what_its_bytes_say() -> None:
     assert [picture(data) for data in ("", "AAAA", "é", png()[:-3], png(0, 5))] == [None] * 5
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF", b"GIF89a"]))
 def test_any_bytes_are_a_picture_or_none(data: bytes, start: bytes) -> None:
     found = picture(base64.b64encode(start + data).decode())
@@ -335,7 +335,7 @@ def test_each_stream_has_its_share_and_names_itself() -> None:
 TEXTS = st.lists(st.text("ab \r\b", max_size=400) | st.just("x" * 3000) | st.just("same"), max_size=80).map("\n".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     stdout=TEXTS,
     stderr=TEXTS,
@@ -354,7 +354,7 @@ def test_no_result_is_longer_than_the_budget(
     assert all(isinstance(part, Text) and part.text for part in parts)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     lines=st.lists(st.text("ab", max_size=30) | st.text("cd", min_size=201, max_size=900), min_size=1, max_size=60),
     limit=st.integers(400, 3000),

@@ -215,7 +215,7 @@ class Terminal:
         return "\n".join(lines)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(TEXTS)
 @example("a\r\n\x1b[Ab")
 def test_it_shows_what_the_plainest_terminal_shows(text: str) -> None:
@@ -224,13 +224,13 @@ def test_it_shows_what_the_plainest_terminal_shows(text: str) -> None:
     assert clean(text) == terminal.text()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(TEXTS | st.text(max_size=200))
 def test_cleaning_again_changes_nothing(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t"), max_size=200))
 def test_plain_text_keeps_all_but_its_trailing_blanks(text: str) -> None:
     kept = [line.rstrip() for line in text.split("\n")]

@@ -141,7 +141,7 @@ def descriptors_sent_to_the_server(t):
     return True
 
 
-@attack("limits", root=HELD, user=HELD, after=harm_to_others)
+@attack("limits", root=HELD, user=HELD, after=harm_to_others, by_server=True)
 def a_flood(t):
     way = wire()
     piece = frame(70, {"wait": 7}) * 10_000
@@ -186,7 +186,7 @@ def too_much(fort, evidence):
     return f"{taken} MiB" if taken > 250 else harm_to_others(fort, evidence)
 
 
-@attack("limits", root=HELD, user=HELD, after=too_much)
+@attack("limits", root=HELD, user=HELD, after=too_much, by_server=True)
 def output_that_waits_for_what_never_comes(t):
     wire().sendall(frame(66, NEVER))
     for _ in range(3000):
@@ -194,7 +194,7 @@ def output_that_waits_for_what_never_comes(t):
     return True
 
 
-@attack("limits", root=HELD, user=HELD, after=too_much)
+@attack("limits", root=HELD, user=HELD, after=too_much, by_server=True)
 def displays_that_wait_for_what_never_comes(t):
     said = frame(74, {"data": {"text/plain": "x" * 10_000_000}, "mark": NEVER})
     for _ in range(30):
@@ -227,7 +227,7 @@ def waits_that_end_at_once(t):
     return True
 
 
-@attack("limits", root=HELD, user=HELD, after=too_much)
+@attack("limits", root=HELD, user=HELD, after=too_much, by_server=True)
 def a_million_strings(t):
     many = b'"",' * 14_000_000
     for kind, before, after in (
@@ -242,7 +242,7 @@ def a_million_strings(t):
     return True
 
 
-@attack("limits", root=HELD, user=HELD, after=too_much)
+@attack("limits", root=HELD, user=HELD, after=too_much, by_server=True)
 def a_million_lists(t):
     wire().sendall(frame(68, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 20_000_000 + b"[]]}}"))
     return True
@@ -252,7 +252,7 @@ def fills_the_disk(fort, evidence):
     return fort.data_on_disk() > 200 * 1024**2 or too_much(fort, evidence)
 
 
-@attack("limits", root=HELD, user=HELD, after=fills_the_disk)
+@attack("limits", root=HELD, user=HELD, after=fills_the_disk, by_server=True)
 def results_without_end(t):
     said = frame(68, {"cell": 1, "data": {"text/plain": "x" * 2_000_000}})
     for _ in range(150):
@@ -260,7 +260,7 @@ def results_without_end(t):
     return True
 
 
-@attack("limits", root=HELD, user=HELD, after=fills_the_disk)
+@attack("limits", root=HELD, user=HELD, after=fills_the_disk, by_server=True)
 def images_of_no_size(t):
     way = wire()
     for number in range(20_000):

@@ -39,7 +39,7 @@ def starts(code: str) -> list[int]:
 @pytest.mark.timeout(300)
 def test_the_scanner_sees_statements_of_the_standard_library_where_python_sees_them() -> None:
     seen = 0
-    for path in library()[::25]:
+    for path in library()[::50]:
         code = path.read_text(encoding="utf-8", errors="replace")
         try:
             with warnings.catch_warnings():
@@ -60,7 +60,8 @@ def test_the_scanner_sees_statements_of_the_standard_library_where_python_sees_t
 def test_what_is_valid_python_is_compiled_as_it_stands() -> None:
     compiler = Compiler()
     changed = []
-    for path in library():
+    # Each fourth of some 1,700: their text is like that of the others.
+    for path in library()[::4]:
         code = path.read_text(encoding="utf-8", errors="replace")
         if scan.MAYBE.search(code) is not None and translate.find(code) and compiler._is_python(code):
             changed.append(path)

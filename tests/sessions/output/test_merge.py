@@ -214,7 +214,7 @@ TICKS = st.lists(st.integers(0, 2), min_size=1, max_size=7)
 SCHEDULE = st.lists(st.integers(0, 5), min_size=60, max_size=250)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(own=WRITES, reads=READS, ticks=TICKS, schedule=SCHEDULE)
 def test_pythons_own_writes_keep_their_order_whenever_looks_and_reads_happen(
     own: list[tuple[int, int]], reads: list[list[tuple[int, int]]], ticks: list[int], schedule: list[int]
@@ -227,7 +227,7 @@ def test_pythons_own_writes_keep_their_order_whenever_looks_and_reads_happen(
     world.check_order()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(own=WRITES, foreign=FOREIGN_WRITES, reads=READS, schedule=SCHEDULE)
 def test_foreign_writes_do_not_disturb_the_order_of_pythons_own(
     own: list[tuple[int, int]],
@@ -256,7 +256,7 @@ def test_foreign_writes_do_not_disturb_the_order_of_pythons_own(
     world.check_order()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(own=WRITES, foreign=FOREIGN_WRITES, reads=READS, schedule=SCHEDULE)
 def test_nothing_is_lost_or_doubled_when_all_of_it_happens_at_once(
     own: list[tuple[int, int]],

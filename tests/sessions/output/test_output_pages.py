@@ -79,7 +79,7 @@ def model(text: str, wanted: Reading, size: int, overlap: int) -> tuple[list[Lin
     return page, None, matches if wanted.grep else None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     texts=st.lists(st.text("ab\n\n\r", max_size=25), max_size=25),
     from_line=st.integers(1, 12),
