@@ -29,10 +29,10 @@ class Person:
         return self._answers.pop(0)
 
 
-def host(tmp_path: Path, person: Person | None, mode: str = "legacy") -> Client:
+def host(tmp_path: Path, home: Path, person: Person | None, mode: str = "legacy") -> Client:
     file = servers_file(tmp_path / "servers.json", box=entry(tmp_path / "log"))
     args = ["-m", "ingle", "mcp", "--preload", "", "--pool", "1", "--isolation", "none", "--servers", file]
-    environment = {**os.environ, "INGLE_HOME": str(tmp_path / "home")}
+    environment = {**os.environ, "INGLE_HOME": str(home)}
     command = StdioServerParameters(command=sys.executable, args=args, env=environment, cwd=str(tmp_path))
     return Client(command, mode=mode, cache=None, elicitation_callback=person)
 
@@ -44,10 +44,10 @@ async def delete(client: Client, number: int) -> str:
     return "".join(getattr(block, "text", "") for block in result.content)
 
 
-async def test_a_person_allows_and_refuses_in_the_host(tmp_path: Path) -> None:
+async def test_a_person_allows_and_refuses_in_the_host(tmp_path: Path, apart: Path) -> None:
     yes = ElicitResult(action="accept", content={"allow": True})
     person = Person(yes, ElicitResult(action="decline"), ElicitResult(action="accept", content={"allow": False}))
-    async with host(tmp_path, person) as client:
+    async with host(tmp_path, apart / "home", person) as client:
         assert '{"number": 1}' in await delete(client, 1)
         assert "box.delete was not approved" in await delete(client, 2)
         assert "box.delete was not approved" in await delete(client, 3)
@@ -57,13 +57,13 @@ async def test_a_person_allows_and_refuses_in_the_host(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().count("call delete") == 1
 
 
-async def test_without_an_answer_the_model_reads_that_a_person_has_to_answer(tmp_path: Path) -> None:
+async def test_without_an_answer_the_model_reads_that_a_person_has_to_answer(tmp_path: Path, apart: Path) -> None:
     person = Person(
         ElicitResult(action="cancel"),
         ElicitResult(action="accept", content={}),
         ElicitResult(action="accept", content={"allow": True}),
     )
-    async with host(tmp_path, person) as client:
+    async with host(tmp_path, apart / "home", person) as client:
         assert "only a person can answer" in await delete(client, 1)
         # The cell goes on to wait; each call that waits for it asks again, and runs nothing again.
         waited = await client.call_tool("wait", {"wait": 20})
@@ -73,7 +73,7 @@ async def test_without_an_answer_the_model_reads_that_a_person_has_to_answer(tmp
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_host_that_cannot_be_asked_is_not_asked(tmp_path: Path, mode: str) -> None:
+async def test_a_host_that_cannot_be_asked_is_not_asked(tmp_path: Path, apart: Path, mode: str) -> None:
     person = Person() if mode == "auto" else None
-    async with host(tmp_path, person, mode) as client:
+    async with host(tmp_path, apart / "home", person, mode) as client:
         assert "only a person can answer" in await delete(client, 1)

@@ -49,7 +49,7 @@ async def service(
     request: pytest.FixtureRequest, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Service]:
     make_cards(tmp_path, monkeypatch)
-    settings = make_settings(preload=[], pool=0, isolation=request.param, gpu="all", network="none")
+    settings = make_settings(preload=[], pool=0, isolation=request.param, gpu="all", network="none", mount=[])
     made = Service.local(settings, home)
     try:
         await made.start()
