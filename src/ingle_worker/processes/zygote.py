@@ -7,7 +7,6 @@ is no longer shared. So it does little, with bare sockets and signals: the libra
 """
 
 import _socket
-import gc
 import json
 import os
 import signal
@@ -25,7 +24,7 @@ from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
 from ingle_worker.processes.forked_inits import ForkedInits
 from ingle_worker.processes.holder import INIT_NAME, fork_below
-from ingle_worker.processes.huge_pages import use_huge_pages
+from ingle_worker.processes.inherited_memory import forget_lookups, keep_shared
 from ingle_worker.processes.init import Init, enter_group, join
 from ingle_worker.processes.limits import ProcessLimits
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
@@ -297,6 +296,7 @@ class Zygote:
             return
         with record_fork_hooks():
             preloaded, missing = self._preload()
+        forget_lookups()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -305,11 +305,7 @@ class Zygote:
         self._worker = Worker()
         self._worker.prepare()
         self._init = Init()
-        gc.collect()
-        # Frozen objects are left out of later collections. A collection in a session would otherwise write to, and
-        # thereby copy, every shared page.
-        gc.freeze()
-        use_huge_pages()
+        keep_shared()
         self._control.sendall(
             messages.encode(messages.ZygoteReady(os.getpid(), VERSION, sys.executable, preloaded, missing))
         )
