@@ -130,3 +130,21 @@ async def test_sessions_share_the_huge_pages_of_their_interpreter(
         await service.create_session("two")
         same = await service.execute("two", "import large\nset(b''.join(large.held))")
         assert same.result == {"text/plain": "{120}"}
+
+
+HOLES = """
+objects = [bytes(60) for _ in range(4000)]
+free = {id(each) for each in objects[::2]}
+del objects[::2]
+"""
+
+
+async def test_new_objects_of_a_session_do_not_lie_among_inherited_ones(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "holes.py").write_text(HOLES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with Service.local(make_settings(preload=["holes"], pool=0, isolation="none"), home) as service:
+        await service.create_session("one")
+        code = "import holes\nlen(holes.free), holes.free & {id(each) for each in [bytes(60) for _ in range(500)]}"
+        assert (await service.execute("one", code)).result == {"text/plain": "(2000, set())"}

@@ -1,6 +1,8 @@
 """Memory that every session inherits from its zygote, prepared so that sessions share it for as long as they can.
 
 A process that writes to a shared page gets a copy of it. Most writes of an idle session are not to data of its own.
+Python replaces entries in its cache of lookups, and puts new objects wherever a block is free among old ones. The
+zygote avoids both here, before its first fork.
 """
 
 import gc
@@ -8,6 +10,15 @@ import sys
 from collections.abc import Iterator
 
 from ingle_worker.processes.linux import PAGE
+
+POOL, POOL_HEAD = 1 << 14, 48
+"""Bytes that Python's allocator divides into blocks of one size, and those of them that it needs itself."""
+
+BLOCK_SIZES = range(48, 513, 16)
+"""Sizes of blocks, in bytes. Larger objects come from libc; those of two smaller sizes take no page less."""
+
+MAX_POOLS_USED_UP = 32
+"""Pools of one block size. They end the search where Python has another allocator."""
 
 HUGE = 1 << 21
 """Bytes of a huge page where the others have 4 KiB."""
@@ -27,6 +38,9 @@ try:
 except (ImportError, OSError):
     _libc = None
 
+_held: list[bytes] = []
+"""Objects without a use, in blocks that would otherwise be free."""
+
 
 def forget_lookups() -> None:
     """Clear the cache of lookups in classes, after libraries were loaded and before a session is rehearsed.
@@ -39,10 +53,25 @@ def forget_lookups() -> None:
 def keep_shared() -> None:
     """Prepare the memory of this process for its forks. Objects that it creates later are not prepared."""
     gc.collect()
+    use_up_free_blocks()
     # Frozen objects are left out of later collections. A collection in a session would otherwise write to, and thereby
     # copy, every shared page.
     gc.freeze()
     use_huge_pages()
+
+
+def use_up_free_blocks() -> None:
+    """Fill the free blocks between objects, so that a session's own objects lie together on new pages."""
+    for size in BLOCK_SIZES:
+        in_pool = (POOL - POOL_HEAD) // size
+        last = in_row = 0
+        for _ in range(MAX_POOLS_USED_UP * in_pool):
+            block = bytes(size - sys.getsizeof(b""))
+            _held.append(block)
+            in_row = in_row + 1 if id(block) == last + size else 1
+            last = id(block)
+            if in_row == in_pool:
+                break  # a used pool has other objects in between, so this was a new one, and the next block begins one
 
 
 def use_huge_pages() -> None:
