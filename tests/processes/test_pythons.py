@@ -111,6 +111,27 @@ async def test_globals_are_those_of_the_same_python(run, python: Python) -> None
     assert (await run(code)).stdout == expected
 
 
+OWN_MEMORY = """
+import sys
+def own_kilobytes():
+    with open('/proc/self/smaps_rollup') as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith('Private'))
+own_kilobytes()
+"""
+
+MAX_OWN_KILOBYTES = 300
+"""The list of all values takes some of these."""
+
+
+async def test_the_use_of_inherited_objects_copies_no_memory(run, python: Python) -> None:
+    if python.version < (3, 12):
+        pytest.skip("this version counts the references to every object, inside of it")
+    own = int((await run(OWN_MEMORY)).result["text/plain"])
+    uses = "values = [value for module in list(sys.modules.values()) for value in vars(module).values()]\nlen(values)"
+    assert int((await run(uses)).result["text/plain"]) > 5_000
+    assert int((await run("own_kilobytes()")).result["text/plain"]) - own < MAX_OWN_KILOBYTES
+
+
 async def test_errors_have_the_users_frames_and_lines(run, python: Python) -> None:
     await run("class A:\n    def f(self):\n        return 1 / 0")
     result = await run("A().f()")

@@ -1,15 +1,20 @@
 """Memory that every session inherits from its zygote, prepared so that sessions share it for as long as they can.
 
 A process that writes to a shared page gets a copy of it. Most writes of an idle session are not to data of its own.
-Python replaces entries in its cache of lookups, and puts new objects wherever a block is free among old ones. The
-zygote avoids both here, before its first fork.
+Python counts references inside each object, replaces entries in its cache of lookups, and puts new objects wherever a
+block is free among old ones. The zygote avoids all three here, before its first fork.
 """
 
 import gc
 import sys
 from collections.abc import Iterator
+from types import CodeType
+from typing import Any
 
 from ingle_worker.processes.linux import PAGE
+
+IMMORTAL_IN = ((3, 12), (3, 13))
+"""Versions of Python in which `stop_counting_references` was tried. Older ones have no immortal objects."""
 
 POOL, POOL_HEAD = 1 << 14, 48
 """Bytes that Python's allocator divides into blocks of one size, and those of them that it needs itself."""
@@ -54,10 +59,35 @@ def keep_shared() -> None:
     """Prepare the memory of this process for its forks. Objects that it creates later are not prepared."""
     gc.collect()
     use_up_free_blocks()
+    stop_counting_references()
     # Frozen objects are left out of later collections. A collection in a session would otherwise write to, and thereby
     # copy, every shared page.
     gc.freeze()
     use_huge_pages()
+
+
+def stop_counting_references() -> None:
+    """Make all objects immortal: to use one writes nothing to it, and it is never freed.
+
+    CPython has no function for this. None is immortal, and an object with its number of references is so too.
+    """
+    # Debug and free-threaded builds, and other machines, have the number at another place.
+    known = sys.abiflags == "" and sys.byteorder == "little" and sys.maxsize > 1 << 32
+    if _libc is None or not known or sys.version_info[:2] not in IMMORTAL_IN:
+        return
+    memory = (ctypes.c_uint32 * (sys.maxsize // 4)).from_address(0)
+    immortal = memory[id(None) // 4]
+    found: list[Any] = gc.get_objects()
+    while found:
+        fresh = []
+        for each in found:
+            place = id(each) // 4
+            if memory[place] != immortal:
+                memory[place] = immortal
+                fresh.append(each)
+        found = gc.get_referents(*fresh)
+        # The collector does not look into code.
+        found += [each.co_consts for each in fresh if type(each) is CodeType]
 
 
 def use_up_free_blocks() -> None:
