@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.measure import median, p95, pss, tree
+from bench.measure import median, own_memory, p95, pss, tree
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -55,21 +55,22 @@ async def each(names: list[str], work) -> float:  # type: ignore[no-untyped-def]
     return time.perf_counter() - began
 
 
-async def measure(level: str, preload: list[str], count: int) -> dict[str, object]:
+async def measure(level: str, preload: list[str], count: int, python: str) -> dict[str, object]:
     settings = Settings(
         preload=preload,
         isolation=level,
         network="none" if level == "sandbox" else "full",
         max_sessions=count + 100,
         idle_timeout=86400,
+        python=python,
     )
-    figures: dict[str, object] = {"level": level, "preload": preload, "sessions": count}
+    figures: dict[str, object] = {"level": level, "preload": preload, "sessions": count, "python": python}
     names = [f"s{number}" for number in range(count)]
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         async with Service.local(settings, Path(folder) / "home") as service:
             await service.warm()
-            fds, kernel = descriptors(), kernel_memory()
+            fds, kernel, processes = descriptors(), kernel_memory(), len(tree(os.getpid()))
 
             async def create(name: str) -> None:
                 await service.create_session(name)
@@ -91,14 +92,16 @@ async def measure(level: str, preload: list[str], count: int) -> dict[str, objec
             figures["kernel KB each"] = {name: round((now[name] - kernel[name]) / count, 1) for name in KERNEL}
             figures["memory GiB of all"] = round((kernel[AVAILABLE] - now[AVAILABLE]) / 2**20, 2)
             workers = [service._node.manager.get(name).worker for name in names[:: max(1, count // SAMPLE)]]
-            sizes = [sum(pss(pid) for pid in (worker.pid, worker.init_pid)) for worker in workers]
-            figures["PSS MB each"] = round(sum(sizes) / len(sizes), 2)
+            for name, read in (("PSS MB each", pss), ("own MB each", own_memory)):
+                sizes = [sum(read(pid) for pid in (worker.pid, worker.init_pid)) for worker in workers]
+                figures[name] = round(sum(sizes) / len(sizes), 2)
             figures["answered in s"] = round(await each(names, ask), 1)
             figures["answer ms"] = [round(median(times), 2), round(p95(times), 2)]
             print(json.dumps(figures), flush=True)
             figures["ended in s"] = round(await each(names, end), 1)
             await asyncio.sleep(1)
-            figures["processes left"] = len(tree(os.getpid()))
+            # Inits that wait for another session are among them.
+            figures["processes left"] = len(tree(os.getpid())) - processes
             figures["descriptors left"] = descriptors() - fds
     return figures
 
@@ -108,9 +111,10 @@ def main() -> None:
     parser.add_argument("--level", default="none")
     parser.add_argument("--preload", default="")
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the sessions (default: this one)")
     given = parser.parse_args()
     preload = [name for name in given.preload.split(",") if name]
-    print(json.dumps(asyncio.run(measure(given.level, preload, given.count)), indent=1))
+    print(json.dumps(asyncio.run(measure(given.level, preload, given.count, given.python)), indent=1))
 
 
 if __name__ == "__main__":
