@@ -371,8 +371,9 @@ class AutoSave:
             self._fail(error.message)
 
     def _fail(self, why: str) -> None:
+        """Tell it once for each time of trouble: the words of a store differ from try to try."""
         why = why.removeprefix(NOT_SAVED)
-        if why != self.trouble:
+        if not self.trouble:
             since = f"the last save is that after cell {self.last.cell}" if self.last else "there is no save of it"
             self._journal.notify(f"{NOT_SAVED}{why}; {since}, and the session goes on")
         self.trouble = why
