@@ -275,6 +275,10 @@ class Unsaved:
         return self._file.read_text()
 
     @property
+    def state(self) -> str:
+        return str(self.server.client.get("/v1/sessions/main").json()["state"])
+
+    @property
     def log(self) -> Path | None:
         return next((self.server.home / "undo").iterdir(), None)
 
@@ -326,6 +330,8 @@ def test_a_session_that_dies_before_the_save_takes_the_granted_folder_back(
     # One of them is the session's, another one waits for the next session.
     for init in [each for each in below(unsaved.server.process.pid) if name_of(each) == "ingle-init"]:
         os.kill(init, signal.SIGKILL)
+    # A cell that is sent before the server knows ends with the session.
+    assert wait_until(lambda: unsaved.state != "idle", PATIENCE)
     assert unsaved.read() == ("before", "before")
     assert unsaved.log is None
 
