@@ -342,7 +342,9 @@ async def test_one_off_code_that_still_runs_is_waited_for_by_its_id(service: Ser
     assert (result.status, result.cell, result.result) == ("running", 1, None)
     assert await ids(service) == [result.session_id]
     await gate.wait()
-    early = await service.wait(result.session_id, wait=0)
+    async with asyncio.timeout(10):
+        while not (early := await service.wait(result.session_id, wait=0)).stdout:
+            await asyncio.sleep(0.01)
     assert (early.status, early.stdout) == ("running", "begun\n")
     # Reading an unfinished one ends nothing.
     assert await ids(service) == [result.session_id]
