@@ -22,7 +22,8 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-cluster test-gpu lint docs bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-cluster test-cluster-sessions test-cluster-nodes \
+	test-gpu lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
@@ -67,9 +68,14 @@ ON_CLUSTER = $(addprefix tests/,sessions/cells/test_cells.py sessions/cells/test
 	sessions/state/test_forks_interfaces.py sessions/state/test_checkpoints.py shell/test_shell_session.py \
 	http/test_http.py http/test_http_batch.py http/test_http_files.py mcp/test_mcp_http.py mcp/test_mcp_tools.py)
 
-# Each group shares one cluster, so that it runs in one process. The second one kills nodes and counts processes.
-test-cluster: $(STAMP_RAY)
+# Each group shares one cluster, so that it runs in one process.
+test-cluster: test-cluster-sessions test-cluster-nodes
+
+test-cluster-sessions: $(STAMP_RAY)
 	@$(BIN)/python -m pytest --cluster -m ray --timeout=180 $(ON_CLUSTER) $(ARGS)
+
+# These kill nodes and count processes.
+test-cluster-nodes: $(STAMP_RAY)
 	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
 
 # No level changes these: they start no session, choose the level themselves, or are what a reader types.

@@ -1,5 +1,6 @@
 """Agents that Ray places: one on each node, known to a gateway through its link, whatever is killed."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingle.cluster.ray.directory import RayDirectory
+from ingle.errors import Unavailable
 from support.processes import command_line
 from support.ray_cluster import RayCluster
 from support.waiting import until
@@ -88,7 +90,13 @@ async def test_a_killed_link_is_started_again_and_agents_stay_known(directory: R
 
 async def drained(directory: RayDirectory, node: str) -> None:
     """Drain a node and take that back, each followed by the report that tells it."""
-    await directory.drain(node)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await directory.drain(node)
+                break
+            except Unavailable:
+                await asyncio.sleep(0.05)  # the link has not been started yet
     assert await until(lambda: directory.draining() == {node}, PATIENCE)
     await directory.undrain(node)
     assert await until(lambda: directory.draining() == set(), PATIENCE)

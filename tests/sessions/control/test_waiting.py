@@ -87,7 +87,7 @@ async def test_past_its_wait_a_call_answers_running_with_what_has_come_and_how_t
 @pytest.mark.req("wait.budget")
 async def test_every_call_that_waits_is_bounded_and_leaves_the_cell_running(service: Service, sid: str) -> None:
     result = await service.execute(sid, "x = input()\nimport time\nwhile True: time.sleep(0.01)", wait=0)
-    assert result.status == "running"
+    assert result.status in ("running", "waiting_for_input")
     assert (await service.wait(sid)).status == "waiting_for_input"
     assert (await service.input(sid, "text", wait=0.05)).status == "running"
     assert (await service.wait(sid, wait=0)).status == "running"
