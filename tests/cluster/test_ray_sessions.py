@@ -18,10 +18,10 @@ from support.ray_cluster import RayCluster
 from support.server import NDJSON, Server, problem
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
-
 RACES = int(os.environ.get("RACES", "10"))
 """Rounds of races between two gateways. A soak takes 100."""
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(60 + 12 * RACES)]
 
 
 @pytest.fixture(scope="module")

@@ -238,7 +238,10 @@ def test_a_person_answers_over_http_and_the_command_line(
         assert session.run("import tools\ntools.box.delete(2)").status == "waiting_for_approval"
         listed = approve_command(home)
         assert 'mine  box.delete  (may destroy)\n    {"number":2}\n' in listed
-        approve_command(home, listed[:6], "--deny")
+        (told,) = map(json.loads, approve_command(home, "--json").splitlines())
+        assert (told["session"], told["tool"], told["allowed"]) == ("mine", "delete", None)
+        answered = json.loads(approve_command(home, told["id"], "--deny", "--json"))
+        assert answered == {**told, "allowed": False}
         refused = session.wait()
         assert refused.error is not None
         assert refused.error.value == "box.delete was not approved"

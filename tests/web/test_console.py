@@ -89,6 +89,7 @@ def test_an_address_without_a_session_leads_to_those_there_are(browser: Browser,
     context = browser.new_context()
     page = context.new_page()
     page.goto(server.url + server.client.post("/v1/signin/codes", json={}).json()["path"])
+    page.wait_for_url(server.url + "/")
     page.goto(server.url + "/sessions/nowhere")
     expect(page.get_by_role("status")).to_contain_text("there is no session 'nowhere'")
     expect(page.get_by_role("navigation", name="Views")).to_have_count(0)

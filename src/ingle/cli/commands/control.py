@@ -197,7 +197,8 @@ def _print(said: Any) -> None:
 @service_options
 @click.option("--deny", is_flag=True, help="Refuse the call.")
 @click.option("--all", "every", is_flag=True, help="Answer all calls that wait, without asking.")
-def approve(approval: str | None, choice: Choice, deny: bool, every: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each call as a JSON document; ask for none.")
+def approve(approval: str | None, choice: Choice, deny: bool, every: bool, as_json: bool) -> None:
     """Answer calls of tools that wait for a person.
 
     With an id, or the beginning of one, that call is allowed or refused. Without one, the calls that wait are listed,
@@ -209,15 +210,19 @@ def approve(approval: str | None, choice: Choice, deny: bool, every: bool) -> No
             found = [each for each in found if each[1]["id"].startswith(approval)]
             if len(found) != 1:
                 raise Failure(f"{len(found) or 'no'} calls that wait have an id with {approval!r}; see `ingle approve`")
-        if not found:
+        if not found and not as_json:
             echo("No call waits for approval.")
-            return
         for target, each in found[:MAX_APPROVALS]:
-            echo(f"{each['id']}  {each['session']}  {each['server']}.{each['tool']}{_hint(each)}")
-            echo(f"    {each['arguments']}")
-            if approval is not None or every or _wanted(deny):
+            if not as_json:
+                echo(f"{each['id']}  {each['session']}  {each['server']}.{each['tool']}{_hint(each)}")
+                echo(f"    {each['arguments']}")
+            answered = approval is not None or every or (not as_json and _wanted(deny))
+            if answered:
                 path = f"/v1/sessions/{each['session']}/approvals/{each['id']}"
                 target.ask("POST", path, {"allow": not deny})
+            if as_json:
+                _print({**each, "allowed": not deny if answered else None})
+            elif answered:
                 echo("    refused" if deny else "    allowed")
 
 
