@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -238,6 +239,45 @@ async def test_a_save_that_cannot_be_read_stops_no_server(start: Start, url: str
         await two.create_session("other", durable=True)
     async with start("one") as one:
         assert await printed(one, "print(x)") == "1\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_server_killed_between_the_two_renames_of_a_save_starts_again(start: Start, apart: Path) -> None:
+    async with start("one") as one:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+    [current] = local_saves(apart / "one")
+    current.rename(current.with_suffix(".previous.json"))
+    async with start("one") as one:
+        assert await printed(one, "print(x)") == "1\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+@pytest.mark.parametrize("stored", [True, False], ids=["in the store", "nowhere"])
+async def test_a_lost_save_costs_its_own_session_only(start: Start, apart: Path, url: str, stored: bool) -> None:
+    async with start("one") as one:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+        lost = local_saves(apart / "one")
+        await one.create_session("other", durable=True)
+        await printed(one, "y = 2", "other")
+        await saved(one, 1, "other")
+    for path in lost:
+        path.unlink()
+    if not stored:
+        shutil.rmtree(Path(url) / "saves" / "%" / "s")
+    async with start("one") as one:
+        assert await printed(one, "print(y)", "other") == "2\n"
+        assert "s" in {each.session_id for each in await one.list_sessions()} or not stored
+        if stored:
+            assert await printed(one, "print(x)") == "1\n"
+
+
+def local_saves(folder: Path) -> list[Path]:
+    """Return the last saves of durable sessions in a data folder."""
+    return [each for each in folder.glob("snapshots/*/sessions/*.json") if ".previous" not in each.name]
 
 
 @pytest.mark.parametrize("url", ["folder"], indirect=True)

@@ -189,6 +189,12 @@ class Snapshots:
     # --- reading ---
 
     def _read(self, path: Path, name: str, trust: bool) -> Manifest:
+        signature, data = self._read_signed(path, name)
+        self._check(name, data, signature, trust)
+        return manifest.decode(data, name)
+
+    def _read_signed(self, path: Path, name: str) -> tuple[str, bytes]:
+        """Return the signature of a save, and its manifest."""
         try:
             with path.open("rb") as file:
                 signature, _, data = file.read(MAX_MANIFEST).partition(b"\n")
@@ -198,8 +204,15 @@ class Snapshots:
             raise errors.DataFolderFailed(
                 f"the snapshot {name[:200]!r} cannot be read: {error.strerror}; check the disk and its permissions"
             ) from None
-        self._check(name, data, signature.decode("ascii", "replace"), trust)
-        return manifest.decode(data, name)
+        return signature.decode("ascii", "replace"), data
+
+    def _read_last(self, name: str, folder_name: str) -> tuple[str, bytes]:
+        """Return the signature of the last save, and its manifest."""
+        folder = self._folder / folder_name
+        try:
+            return self._read_signed(folder / (name + CURRENT), name)
+        except errors.SnapshotNotFound:
+            return self._read_signed(folder / (name + PREVIOUS), name)
 
     def _check(self, name: str, data: bytes, signature: str, trust: bool) -> None:
         if not trust and not self._signing.is_ours(data, signature):
@@ -304,15 +317,13 @@ class Snapshots:
     def export(self, name: str, fd: int, folder_name: str = NAMED) -> None:
         """Write a snapshot as one portable file."""
         with self.chunks.shared():
-            path = self._folder / folder_name / (name + CURRENT)
-            found = self._read(path, name, True)
-            signature, _, data = path.read_bytes().partition(b"\n")
+            signature, data = self._read_last(name, folder_name)
             writer = Writer(fd, masked=True)
-            for digest, length in found.pieces():
+            for digest, length in manifest.decode(data, name).pieces():
                 key = bytes.fromhex(digest)
                 if not writer.has(key):
                     writer.keep(key, self.chunks.read(key, length))
-            writer.finish(data, signature.decode())
+            writer.finish(data, signature)
 
     def import_file(self, name: str, fd: int, folder_name: str = NAMED) -> Manifest:
         """Store a portable file under a name, with its signature, which is checked when it is loaded."""
@@ -335,9 +346,8 @@ class Snapshots:
 
     def raw(self, name: str, folder_name: str) -> tuple[bytes, dict[str, int]]:
         """Return the last save as it is on the disk, and the sizes of its chunks by hash."""
-        path = self._folder / folder_name / (name + CURRENT)
-        found = self._read(path, name, True)
-        return path.read_bytes(), dict(found.pieces())
+        signature, data = self._read_last(name, folder_name)
+        return signature.encode() + b"\n" + data, dict(manifest.decode(data, name).pieces())
 
     def put_raw(self, name: str, folder_name: str, data: bytes) -> None:
         """Write a save as another server has it on its disk. Its chunks may be missing yet."""

@@ -157,7 +157,12 @@ class SharedSessions:
             noted = await in_thread(partial(self._noted, row))
             stored = None
             if newest is None or noted == (newest.epoch, newest.agent):
-                stored = await self._take(key, newest, row)
+                try:
+                    stored = await self._take(key, newest, row)
+                except (errors.SnapshotNotFound, errors.SnapshotDamaged) as error:
+                    logger.error("session %s does not come back: %s", row.name, error.message)
+                    await self._registry.release(row.uid)
+                    continue
             if stored is None:
                 logger.warning("another server has session %s, or had it last; it is not restored from here", row.name)
                 await self._registry.remove(row.uid)
@@ -259,14 +264,14 @@ class SharedSessions:
             known = {each.key for each in there.requests}
             lost = [each for each in begun if each.key not in known]
             there = msgspec.structs.replace(there, requests=[*there.requests, *lost])
+        stored = None
         try:
             if row is not None and (there is None or _time(row) >= _time(there)):
-                stored = self._stored(claim, row)
-                await stored.save(row.save)
-            elif earlier is not None and there is not None:
+                stored = await self._go_on_here(claim, row, earlier)
+            if stored is None and earlier is not None and there is not None:
                 stored = self._stored(claim, there)
                 await stored.begin_with(earlier)
-            else:
+            if stored is None:
                 # A server that is only slow must find a newer epoch.
                 await self.shared.claims.release(claim)
                 return None
@@ -275,6 +280,18 @@ class SharedSessions:
             # This server has the claim and not the session, so that it may be taken over again.
             self._own.pop(key, None)
             raise
+        return stored
+
+    async def _go_on_here(self, claim: Claim, row: Row, earlier: StoredSave | None) -> StoredSession | None:
+        """Go on with the save of this machine. Return None if it cannot be read and the store has an earlier one."""
+        stored = self._stored(claim, row)
+        try:
+            await stored.save(row.save)
+        except (errors.SnapshotNotFound, errors.SnapshotDamaged) as error:
+            if earlier is None:
+                raise
+            logger.error("session %s is restored from an earlier save in the store: %s", row.name, error.message)
+            return None
         return stored
 
     async def _earlier(self, claim: Claim, row: Row | None) -> StoredSave | None:
