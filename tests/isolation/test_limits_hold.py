@@ -40,7 +40,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         prefix = ("setpriv", f"--bounding-set={MISSING_IN_CONTAINERS}", f"--inh-caps={MISSING_IN_CONTAINERS}")
     with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
         Path(folder).chmod(0o755)
-        started = Server(Path(folder) / "home", "--isolation", "sandbox", "--network", "none", prefix=prefix)
+        granted = Path(folder) / "granted"
+        granted.mkdir()
+        arguments = "--isolation", "sandbox", "--network", "none", "--mount", str(granted)
+        started = Server(Path(folder) / "home", *arguments, prefix=prefix)
         yield started
         assert started.stop() == 0
 
@@ -73,6 +76,17 @@ def test_each_process_of_a_session_has_its_limits(server: Server, session: str) 
     expected = f"200 {5 * MIB} 0 {nicer} 200\n"
     assert server.execute(READ, session)["stdout"] == expected
     assert shell(server, f"python - <<'END'\n{READ}\nEND") == expected
+
+
+def test_a_session_writes_a_granted_folder_and_a_trial_does_not(server: Server, session: str) -> None:
+    file = server.home.parent / "granted" / "file"
+    server.execute(f"open({str(file)!r}, 'w').write('written')", session)
+    assert file.read_text() == "written"
+    body = {"code": f"open({str(file)!r}, 'w').write('tried')", "trial": True}
+    answer = server.client.post(f"/v1/sessions/{session}/execute", json=body)
+    assert (answer.status_code, answer.json().get("status")) == (200, "ok"), answer.text
+    assert answer.json()["notices"] == []
+    assert file.read_text() == "written"
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/var/tmp"])

@@ -213,11 +213,12 @@ class Confinement:
             try:
                 if self._mounts is None:
                     raise kernel_calls.Refused("a view without a sandbox", errno.ENOTSUP)
-                users = views.open_users(worker)
                 # The kernel limits processes by the limits of the one that makes a user namespace.
                 self._set_limits()
                 if self._root:
                     kernel_calls.become(self._uid, self._gid)
+                # The user who made a namespace may open it. Root may not in most containers, without CAP_SYS_PTRACE.
+                users = views.open_users(worker)
                 about = views.make(order, users, self._uid, self._gid)
                 views.reply(channel, self._key, about, network=order.network)
             except OSError as error:

@@ -171,29 +171,33 @@ def mount_mapped(source: str, target: str, users: int) -> None:
 
 def users_mapping(uid: int, gid: int, seen_uid: int, seen_gid: int) -> int:
     """Return the descriptor of a user namespace that shows one user and group as another. Other ids stay the same."""
-    reading, writing = os.pipe()
-    ready, told = os.pipe()
+    here, there = socket.socketpair()
     # A bare fork: fork hooks of loaded libraries would report a fork that the session never made.
     child = linux.fork_bare()
     if child == 0:
-        os.close(writing)
+        here.close()
         try:
             unshare(CLONE_NEWUSER, "user")
-            os.write(told, b"1")
-            os.read(reading, 1)
+            # Without CAP_SYS_PTRACE, as in most containers, only the process itself may open its namespace.
+            socket.send_fds(there, [b"1"], [os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)])
+            there.recv(1)
         finally:
             os._exit(0)
-    os.close(reading)
-    os.close(told)
+    there.close()
     try:
-        if os.read(ready, 1) != b"1":
+        _, users, _, _ = socket.recv_fds(here, 1, 1)
+        if not users:
             raise Refused("a new user namespace", errno.EPERM)
-        _write(f"/proc/{child}/uid_map", _mapping(uid, seen_uid))
-        _write(f"/proc/{child}/gid_map", _mapping(gid, seen_gid))
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _write(f"/proc/{child}/uid_map", _mapping(uid, seen_uid))
+            _write(f"/proc/{child}/gid_map", _mapping(gid, seen_gid))
+        except BaseException:
+            os.close(users[0])
+            raise
+        os.set_inheritable(users[0], False)
+        return users[0]
     finally:
-        os.close(writing)
-        os.close(ready)
+        here.close()
         os.waitpid(child, 0)
 
 
