@@ -65,8 +65,12 @@ class Pipe(MessageStream, asyncio.Protocol):
     @classmethod
     async def open(cls, wire: Wire) -> "Pipe":
         pipe = cls()
-        await pipe._loop.connect_write_pipe(lambda: pipe._writer, os.fdopen(wire.writer, "wb", 0))
-        await pipe._loop.connect_read_pipe(lambda: pipe, os.fdopen(wire.reader, "rb", 0))
+        # uvloop closes a pipe by its number and then closes the file object, which must not close the number again: by
+        # then another thread may have it (MagicStack/uvloop#763).
+        writer = os.fdopen(wire.writer, "wb", 0, closefd=False)
+        reader = os.fdopen(wire.reader, "rb", 0, closefd=False)
+        await pipe._loop.connect_write_pipe(lambda: pipe._writer, writer)
+        await pipe._loop.connect_read_pipe(lambda: pipe, reader)
         pipe._writer.on_lost = pipe.end
         return pipe
 
