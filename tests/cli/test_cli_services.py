@@ -244,7 +244,10 @@ def test_a_name_on_two_servers_is_listed_with_how_to_choose(start: Callable[...,
 # run -s
 
 
-def test_run_in_a_live_session_that_is_made_and_kept(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_run_in_a_live_session_that_is_made_and_kept(
+    start: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     server = start("--mount", os.getcwd())
     assert outcome("run", "-s", "main", "import os\nx = 20\nos.getcwd()") == (0, f"{os.getcwd()!r}\n", "")
     assert outcome("run", "-s", "main", "print('sum'); x + 22") == (0, "sum\n42\n", "")

@@ -21,10 +21,13 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 
 def ingle(home: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command until it ends. A server would end at once, because its standard input is empty."""
+    """Run a command until it ends. A server would end at once, because its standard input is empty.
+
+    It grants no folder: a grant of one around the data folder is refused too.
+    """
     ended = subprocess.run(
         [sys.executable, "-m", "ingle", *arguments],
-        env={**os.environ, "INGLE_HOME": str(home)},
+        env={**os.environ, "INGLE_HOME": str(home), "INGLE_MOUNT": ""},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

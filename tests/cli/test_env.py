@@ -53,6 +53,7 @@ def ingle(home: Path, wheels: Path, mark: str) -> Callable[..., tuple[int, str, 
             text=True,
             timeout=200,
             env={**os.environ, "INGLE_HOME": str(home)},
+            cwd=wheels,
         )
         return ended.returncode, ended.stdout, ended.stderr
 

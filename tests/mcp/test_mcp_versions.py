@@ -21,8 +21,8 @@ VERSIONS = {"auto": CURRENT, "legacy": "2025-11-25"}
 
 
 @pytest.fixture
-def host(home: Path) -> Iterator[Host]:
-    with Host(home) as running:
+def host(home: Path, tmp_path: Path) -> Iterator[Host]:
+    with Host(home, cwd=tmp_path) as running:
         yield running
 
 
