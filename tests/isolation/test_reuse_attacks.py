@@ -8,6 +8,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.workers import init_link
 from support.cells import run, value
 from support.internals import worker_of
 from support.service import make_settings
@@ -121,8 +122,12 @@ def settings() -> Settings:
 
 @pytest.mark.req("scale.reuse")
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_nothing_that_a_session_plants_reaches_the_next_one(service: Service, name: str) -> None:
+async def test_nothing_that_a_session_plants_reaches_the_next_one(
+    service: Service, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant, look = ATTACKS[name]
+    # An init that has not ended everything by then is killed, and serves no second session.
+    monkeypatch.setattr(init_link, "KILL_PATIENCE_SECONDS", 30)
     # What a session with a new init finds.
     await service.create_session("fresh")
     expected = await value(service, "fresh", COMMON + look)
