@@ -214,7 +214,8 @@ async def measure_sdk(rounds: int, python: str) -> dict[str, float]:
             *command, env={**os.environ, **there}, stdout=asyncio.subprocess.PIPE
         )
         said, _ = await process.communicate()
-        assert process.returncode == 0
+        if process.returncode:
+            raise SystemExit(f"the SDK ended with {process.returncode}")
         return msgspec.json.decode(said, type=dict[str, float])
 
 

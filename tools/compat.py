@@ -71,7 +71,10 @@ def passes(client: Path, options: list[str]) -> bool:
     installed = time.monotonic()
     # An absolute path that is not resolved: links lead out of the virtual environment.
     environment = {**os.environ, "INGLE_COMPAT_PYTHON": sys.executable, "INGLE_COMPAT_NODE": str(node)}
-    command = [python, "-m", "pytest", "-c", TESTS / "pytest.ini", f"--rootdir={TESTS}", client, *options]
+    # Clients are tested at once: each remembers its own failures, for `--last-failed`.
+    cache = f"cache_dir={python.parents[1] / 'pytest_cache'}"
+    settings = ["-c", TESTS / "pytest.ini", f"--rootdir={TESTS}", "-o", cache]
+    command = [python, "-m", "pytest", *settings, client, *options]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
