@@ -14,7 +14,7 @@ from typing import Any
 from ingle.events import Exit
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
-from ingle.requests import NewCell
+from ingle.requests import NewCell, SessionLimits
 from ingle.support import processes
 from ingle.workers.birth import Birth
 from ingle.workers.copies import PLAIN, Copies, ForkOptions, Forks
@@ -80,6 +80,8 @@ class Worker:
         self.gone: asyncio.Future[Exit] = loop.create_future()
         self.group: Group | None = None
         """Cgroup of the worker and all processes below it."""
+        self.limits: SessionLimits | None = None
+        """Limits that the kernel was seen to hold, until code runs, which may lower them."""
         self.group_released: asyncio.Future[None] | None = None
         self.task_sweeper = Sweeper(loop)
         """Reports about the inits of shell tasks in this worker's sandbox."""
@@ -146,11 +148,13 @@ class Worker:
 
     def send(self, message: Any) -> None:
         """Send a message over the wire."""
+        self.limits = None
         self._recall_ends()
         self.wire.send(message)
 
     def execute(self, cell: int, new: NewCell, *, crowded: bool) -> None:
         """Start a cell. With `crowded`, output of threads counts as background output until the cell begins."""
+        self.limits = None
         self._recall_ends()
         self._handle_all(self.output.read_before_cell())
         if crowded:

@@ -139,12 +139,13 @@ class LimitApplier:
         return in_force.read(pid, group, wanted, own_tmp=own_tmp)
 
     @staticmethod
-    def check(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> None:
-        """Raise LimitUnavailable if a limit of a live worker is not in force."""
+    def check(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+        """Return the limits of a worker as the kernel has them. Raise LimitUnavailable if one is not in force."""
         found = in_force.read(pid, group, wanted, own_tmp=own_tmp)
         if (names := in_force.missing(wanted, found)) and processes.lives(pid):
             values = [f"{name} is {getattr(found, name) or 'unlimited'}" for name in names]
             raise errors.LimitUnavailable(" and ".join(names), ", ".join(values))
+        return found
 
     @staticmethod
     def passed(group: Group | None, wanted: SessionLimits, *, ended: bool) -> list[str]:

@@ -134,13 +134,13 @@ class Workspace:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
             worker.siblings.memory_limit = limits.memory
-            self._bounding.check(worker.group, worker.pid, limits, own_tmp=self.own_root)
+            worker.limits = self._bounding.check(worker.group, worker.pid, limits, own_tmp=self.own_root)
 
     def limits_in_force(self, worker: Worker | None, limits: SessionLimits) -> SessionLimits:
         """Return the session's limits as the kernel has them; without a process, those of the next one."""
         if worker is None or worker.pid is None or not worker.alive or limits == SessionLimits():
             return limits
-        return LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self.own_root)
+        return worker.limits or LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self.own_root)
 
     async def connect(self, worker: Worker, network: str) -> None:
         """Open the proxy of a worker whose network is an allow-list. Its copies share the network and the proxy."""
