@@ -351,6 +351,8 @@ def _find_plain_reducer(kind: type) -> Callable[[Any], Any] | None:
         return reduce_running.future
     if definitions.derives(kind, reduce_builtin.loaded("asyncio.futures", "Future")):
         return reduce_builtin.refuse("it belongs to the event loop, which is not saved")
+    if reduce_torch.host_copies is not None and _shares_gpu_data(kind):
+        return _of_another_library
     active = reduce_running.reducer_of(kind)
     if active is not None:
         return active  # type: ignore[no-any-return]
@@ -359,6 +361,22 @@ def _find_plain_reducer(kind: type) -> Callable[[Any], Any] | None:
     if definitions.derives(kind, *(reduce_builtin.loaded("torch.cuda", name) for name in OF_DRIVER)):
         return reduce_builtin.refuse("it belongs to the driver of a GPU")
     return reduce_builtin.dataclass_mark if kind.__module__ == "dataclasses" else None
+
+
+def _shares_gpu_data(kind: type) -> bool:
+    """Return whether this is a type of another library than torch whose objects may be on a GPU."""
+    if definitions.derives(kind, reduce_builtin.loaded("torch", "Tensor")):
+        return False
+    return any("__cuda_array_interface__" in definitions.dict_of(each) for each in definitions.mro_of(kind))
+
+
+def _of_another_library(value: Any) -> Any:
+    """Refuse an array on a GPU. Its own code would call the driver, which may never answer a forked process."""
+    # JAX has one type for arrays on GPUs and in memory.
+    devices = getattr(value, "devices", None)
+    if callable(devices) and all(getattr(each, "platform", "") == "cpu" for each in devices()):
+        return NotImplemented
+    raise reduce_builtin.Unsavable("it is on a GPU, and only data of torch is copied from there")
 
 
 def why_not(error: BaseException) -> str:

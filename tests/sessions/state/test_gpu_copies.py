@@ -224,3 +224,29 @@ async def test_a_copy_that_needs_more_memory_than_is_left_is_refused(service: Se
         with pytest.raises(errors.StartFailed, match=r"its GPU data needs 240 MB of memory, and .* are left"):
             await attempt
     assert await run(service, "s", "print(big.numel())") == "60000000\n"
+
+
+OF_OTHERS = """
+import threading, torch, types
+torch.cuda.init()
+class Array:
+    \"\"\"As an array of JAX: its values come from the driver, which never answers a forked process.\"\"\"
+    __cuda_array_interface__ = property(lambda self: threading.Event().wait())
+    def __init__(self, platform):
+        self.platform = platform
+    def devices(self):
+        return [types.SimpleNamespace(platform=self.platform)]
+    def __reduce__(self):
+        if self.platform != "cpu":
+            threading.Event().wait()
+        return Array, (self.platform,)
+on_card, in_memory = Array("gpu"), Array("cpu")
+"""
+
+
+async def test_arrays_of_other_libraries_are_named_and_never_asked(service: Service) -> None:
+    await begin(service, "s", OF_OTHERS)
+    (made,) = await service.fork_session("s", "copy")
+    assert [each for each in made.notices if "not copied: on_card (" in each and "it is on a GPU" in each] != []
+    assert [each.name for each in (await service.save_session("s", "kept")).skipped] == ["on_card"]
+    assert await run(service, "copy", "print(in_memory.platform)") == "cpu\n"
