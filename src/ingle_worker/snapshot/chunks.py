@@ -4,6 +4,7 @@ Data is split into chunks of at most 4 MiB and hashed in place. Large data is ne
 joined until a chunk is full. A bounded amount waits for the host's answer.
 """
 
+import contextlib
 import json
 import mmap
 import os
@@ -256,19 +257,23 @@ class Incoming:
 
     def buffer(self, size: int, numpy: Any) -> Any:
         """Return memory with the next bytes. With numpy it is an array, so that views into it are known."""
-        memory: Any
-        if numpy is not None:
-            memory = numpy.empty(size, "u1")
-        elif size >= LARGE_BYTES:
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        else:
-            memory = bytearray(size)
+        made = memory(size) if numpy is None else numpy.empty(size, "u1")
         self.begin(size)
-        self.readinto(memory)
-        return memory
+        self.readinto(made)
+        return made
 
     def close(self) -> None:
         self._socket.close()
+
+
+def memory(size: int) -> Any:
+    """Return new memory. A large piece lies in huge pages where the system has them."""
+    if size < LARGE_BYTES:
+        return bytearray(size)
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return made
 
 
 def read_into(source: socket.socket, view: memoryview) -> None:

@@ -10,10 +10,14 @@ import pickle
 import sys
 from typing import Any
 
+from ingle_worker.snapshot import chunks
 from ingle_worker.snapshot.rebuild.registry import CURRENT, MAKERS, CannotRebuild, maker
 from ingle_worker.snapshot.reduce_builtin import Unsavable
 
 CPU = "cpu"
+
+STAGE_BYTES = 32 * 1024 * 1024
+"""Size of the pinned memory through which data leaves a card. Into other memory the driver copies much slower."""
 
 
 class HostCopies:
@@ -61,10 +65,16 @@ class HostCopies:
     def fill(self) -> None:
         """Copy everything. Raises what the driver raises, and has what was copied before."""
         torch: Any = sys.modules["torch"]
+        on_card = {number: each for number, each in self._memories.items() if each.device.type != CPU}
         # Pinned memory first: it can be read without the driver, in this process.
-        for number, storage in sorted(self._memories.items(), key=lambda item: item[1].device.type != CPU):
-            source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            self._bytes[number] = torch.empty(storage.nbytes(), dtype=torch.uint8).copy_(source)
+        for number in self._memories.keys() - on_card.keys():
+            source = torch.empty(0, dtype=torch.uint8).set_(self._memories[number])
+            self._bytes[number] = _tensor_of(bytearray(source.numpy()))
+        for device in {str(each.device) for each in on_card.values()}:
+            torch.cuda.synchronize(device)  # streams of the session's own may still write
+        stage = _stage(max((each.nbytes() for each in on_card.values()), default=0))
+        for number, storage in on_card.items():
+            self._bytes[number] = _read(storage, stage)
         for number, value in self._others.items():
             self._moved[number] = value.detach().cpu()
         self.defaults = [bytes_of(each) for each in torch.cuda.get_rng_state_all()]
@@ -83,6 +93,36 @@ class HostCopies:
 
     def state_of(self, generator: Any) -> bytes | None:
         return self._states.get(id(generator))
+
+
+def _stage(size: int) -> Any:
+    """Return pinned memory of at most this size, or ordinary memory where none can be pinned."""
+    torch: Any = sys.modules["torch"]
+    size = min(size, STAGE_BYTES)
+    try:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=size > 0)
+    except RuntimeError:  # a limit of locked memory
+        return torch.empty(size, dtype=torch.uint8)
+
+
+def _read(storage: Any, stage: Any) -> Any:
+    """Return a copy of memory on a card, in host memory."""
+    torch: Any = sys.modules["torch"]
+    size = storage.nbytes()
+    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    made = chunks.memory(size)
+    target, through = memoryview(made), memoryview(stage.numpy())
+    for start in range(0, size, STAGE_BYTES):
+        count = min(STAGE_BYTES, size - start)
+        stage[:count].copy_(source[start : start + count])
+        target[start : start + count] = through[:count]
+    return _tensor_of(made)
+
+
+def _tensor_of(content: Any) -> Any:
+    """Return a tensor of these bytes, in the same memory."""
+    torch: Any = importlib.import_module("torch")
+    return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
 
 
 host_copies: HostCopies | None = None
@@ -221,10 +261,7 @@ def landing(device: str) -> str:
 
 @maker
 def tensor_memory(content: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    if not len(content):
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    return _tensor_of(content).untyped_storage()
 
 
 @maker

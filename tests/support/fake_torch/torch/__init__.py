@@ -144,6 +144,11 @@ class Tensor:
         flat = storage.content.view(dtype)[offset:]
         return numpy.lib.stride_tricks.as_strided(flat, size, [each * flat.itemsize for each in stride])
 
+    def __getitem__(self, part):
+        storage, dtype, size, stride, offset = self._parts
+        start, stop, _ = part.indices(size[0])
+        return Tensor(storage, dtype, (stop - start,), stride, offset + start)
+
     def copy_(self, other):
         self._look()[...] = other._look()
         return self
@@ -202,8 +207,9 @@ def _made(array, where):
     return Tensor(UntypedStorage(array.reshape(-1).view("u1"), where), str(array.dtype), array.shape, stride)
 
 
-def empty(count, dtype=float32, device="cpu"):
-    return _made(numpy.empty(count, dtype), device)
+def empty(count, dtype=float32, device="cpu", pin_memory=False):
+    made = _made(numpy.empty(count, dtype), device)
+    return made.pin_memory() if pin_memory else made
 
 
 def tensor(values, dtype=float32, device="cpu"):

@@ -34,6 +34,10 @@ def is_available():
     return device_count() > 0
 
 
+def synchronize(where):
+    torch.driver.call()
+
+
 def get_rng_state_all():
     return [torch.get_rng_state("cuda:0")]
 
