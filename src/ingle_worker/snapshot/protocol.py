@@ -37,7 +37,7 @@ class SnapshotRequests:
 
         def send(fd: int) -> None:
             offers = chunks.Offers(fd, hashed=order.hashed, silent=order.only_list)
-            save.save(offers, self._main, self._environment, self._compiler.flags)
+            save.save(offers, self._main, self._environment, self._compiler.flags, order.call_seconds)
 
         self._send(order.ticket, running, send)
 

@@ -25,6 +25,7 @@ from ingle_worker.snapshot import (
     reduce,
     reduce_builtin,
     reduce_torch,
+    time_limit,
 )
 from ingle_worker.snapshot.rebuild.registry import MAKERS, MODULE
 from ingle_worker.wire import child_variables
@@ -84,9 +85,11 @@ class Environment:
         }
 
 
-def save(offers: chunks.Offers, main: types.ModuleType, environment: Environment, flags: int) -> None:
-    """Send the whole session over the channel."""
-    _Save(offers, main, environment, flags).run()
+def save(
+    offers: chunks.Offers, main: types.ModuleType, environment: Environment, flags: int, call_seconds: float
+) -> None:
+    """Send the whole session over the channel, without objects whose own code takes too long."""
+    _Save(offers, main, environment, flags, time_limit.TimeLimit(call_seconds)).run()
 
 
 def prepare(main: types.ModuleType) -> None:
@@ -140,7 +143,15 @@ def _with_large_stack(run: Callable[[], Any]) -> Any:
 
 
 class _Save:
-    def __init__(self, offers: chunks.Offers, main: types.ModuleType, environment: Environment, flags: int) -> None:
+    def __init__(
+        self,
+        offers: chunks.Offers,
+        main: types.ModuleType,
+        environment: Environment,
+        flags: int,
+        limit: time_limit.TimeLimit,
+    ) -> None:
+        self._limit = limit
         self._main = main
         self._environment = environment
         self._flags = flags
@@ -276,7 +287,8 @@ class _Save:
     ) -> set[str]:
         """Pickle a value to a file and return the sources of the code in it."""
         pickler = make(file, on_buffer, found.keys, frozenset(group.keys), group.views)
-        pickler.dump(value)
+        with self._limit:
+            pickler.dump(value)
         lost = pickler.needed & self._unsaved_keys
         if lost:
             raise reduce_builtin.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")

@@ -333,12 +333,14 @@ class Save:
     """Order to a copy: request a channel, send the whole session over it, and exit.
 
     `hashed`: chunks are named by their hashes, so that those that are stored already are not sent. Otherwise they are
-    numbered. `only_list`: chunks are not sent, only the list of contents.
+    numbered. `only_list`: chunks are not sent, only the list of contents. `call_seconds`: an object is left out if one
+    call of its own code takes longer; 0: never.
     """
 
     ticket: int
     hashed: bool = True
     only_list: bool = False
+    call_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

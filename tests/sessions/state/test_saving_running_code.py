@@ -5,6 +5,7 @@ from test_saving import run, through_disk
 
 from ingle.events import Skipped
 from ingle.service import Service
+from ingle.sessions.persistence import transfer
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
 
@@ -155,3 +156,35 @@ async def test_what_is_under_way_is_named(service: Service) -> None:
         "one": connected,
         "other": connected,
     }
+
+
+WAITING = """
+import threading
+class Waits:
+    def __reduce__(self):
+        threading.Event().wait()
+class Slow:
+    def __reduce__(self):
+        import time
+        time.sleep(0.02)
+        return Slow, ()
+waits, beside, many = Waits(), [1, 2], [Slow() for _ in range(50)]
+group = [waits, beside]
+"""
+
+
+async def test_an_object_that_waits_in_its_own_code_costs_only_itself(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "CALL_SECONDS", 0.3)
+    await service.create_session("main")
+    await run(service, WAITING)
+    saved = await service.save_session("main", "kept")
+    assert sorted(each.name for each in saved.skipped) == ["group", "waits"]
+    assert {each.reason for each in saved.skipped} == {
+        "its own code did not end within 0.3 s; a copy has no other threads"
+    }
+    await service.load_session("kept", "again")
+    # Together the others took longer than one call may.
+    result = await service.execute("again", "beside, len(many)")
+    assert result.result == {"text/plain": "([1, 2], 50)"}

@@ -22,6 +22,9 @@ from ingle_worker.wire import messages
 CHANNEL_SECONDS = 30.0
 """Seconds until a worker that saves or loads asks for its channel."""
 
+CALL_SECONDS = 30.0
+"""Seconds for one call of an object's own code while it is saved. A copy has no other threads to wait for."""
+
 LOAD_SECONDS = 600.0
 """Seconds from the last byte of a snapshot until all its objects exist. The user's code may run meanwhile."""
 
@@ -73,7 +76,7 @@ class Transfer:
         order: messages.Save = WHOLE,
     ) -> Result:
         """Have a copy send everything to `take`, which runs in a thread. The copy has ended when this returns."""
-        ours = await self.open(copy, order)
+        ours = await self.open(copy, replace(order, call_seconds=CALL_SECONDS))
         taking = self._loop.run_in_executor(executor, take, ours)
         try:
             return await asyncio.shield(taking)
