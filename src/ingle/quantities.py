@@ -66,3 +66,12 @@ def text_of(unit: str, number: float) -> str:
         if number % _SECONDS[letter] == 0:
             return f"{int(number // _SECONDS[letter])}{letter}"
     return f"{number:g}s"
+
+
+def rounded_size(count: float) -> str:
+    """Return a number of bytes for people to read: `1.5 MB`. These units are powers of 1000."""
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    if count < 1e6:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ingle.cli.echo import clear_line, echo
+from ingle.cli.echo import clear_line, echo, echo_json
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import read_token
@@ -152,7 +152,10 @@ class Report:
     def add(self, result: "ItemResult") -> None:
         self._counts[_outcome(result)] += 1
         self._clear()
-        echo(_json_line(result) if self._as_json else _text(result))
+        if self._as_json:
+            echo_json(result)
+        else:
+            echo(_text(result))
         now = time.monotonic()
         if self._terminal and now - self._shown > PROGRESS_SECONDS:
             self._shown = now
@@ -175,12 +178,6 @@ class Report:
 def _outcome(result: "ItemResult") -> str:
     """Return one word about the end of an item: a limit that it met, or else its status."""
     return result.limit or result.status
-
-
-def _json_line(result: "ItemResult") -> str:
-    import msgspec
-
-    return msgspec.json.encode(result).decode()
 
 
 def _text(result: "ItemResult") -> str:

@@ -49,6 +49,21 @@ def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(text, nl=nl, err=err)
 
 
+def echo_json(value: Any) -> None:
+    """Print one JSON document on a line."""
+    import msgspec
+
+    echo(msgspec.json.encode(value))
+
+
+def tell(value: Any, sentence: str, as_json: bool) -> None:
+    """Print an answer: as a sentence for people, or as JSON for programs."""
+    if as_json:
+        echo_json(value)
+    else:
+        echo(sentence)
+
+
 def show(text: str, end: str = "\n") -> None:
     """Print text beside a prompt, which has put a stream of its own in the place of standard output."""
     print(text, end=end, flush=True)

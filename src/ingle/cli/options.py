@@ -32,6 +32,9 @@ class Quantity(click.ParamType[float]):
         return number
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
 class VerbGroup(click.Group):
     """Group whose help lists its commands, each with the whole first sentence of its help."""
 

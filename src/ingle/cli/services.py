@@ -122,6 +122,15 @@ def find_targets(choice: Choice) -> list[Target]:
     return found
 
 
+def only_target(targets: list[Target], none: str, what: str) -> Target:
+    """Return the one service of these. `none` is the error without any; of several `what`, the user has to choose."""
+    if not targets:
+        raise Failure(none)
+    if len(targets) > 1:
+        raise Failure(several(f"{len(targets)} {what}", targets))
+    return targets[0]
+
+
 def list_sessions(target: Target) -> list[dict[str, Any]]:
     """Return the sessions of one service."""
     sessions: list[dict[str, Any]] = target.ask("GET", "/v1/sessions", timeout=LOOK_SECONDS)["sessions"]
@@ -130,14 +139,12 @@ def list_sessions(target: Target) -> list[dict[str, Any]]:
 
 def find_session(choice: Choice, name: str) -> Target:
     """Return the one service that has a session of this name."""
-    holding, silent = _holding(choice, name)
-    if len(holding) > 1:
-        raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
-    if not holding:
+    target, silent = _holding(choice, name)
+    if target is None:
         also = "".join(f"\n  {failure.message}" for failure in silent)
         where = _saved_elsewhere(name) if choice.url is None and choice.pid is None else ""
         raise Failure((where or f"there is no session {name!r}; list the sessions with `ingle ps`") + also)
-    return holding[0]
+    return target
 
 
 def list_saved_sessions() -> "list[SavedSession]":
@@ -170,11 +177,9 @@ def _saved_elsewhere(name: str) -> str:
 
 def find_or_choose(choice: Choice, name: str) -> Target:
     """Return the service that has the session, or else the one to create it in."""
-    holding, _ = _holding(choice, name)
-    if len(holding) > 1:
-        raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
-    if holding:
-        return holding[0]
+    target, _ = _holding(choice, name)
+    if target is not None:
+        return target
     targets = find_targets(choice)
     if choice.url is None and choice.pid is None:
         # The other servers end with their host.
@@ -184,8 +189,8 @@ def find_or_choose(choice: Choice, name: str) -> Target:
     return targets[0]
 
 
-def _holding(choice: Choice, name: str) -> tuple[list[Target], list[Unreachable]]:
-    """Return the services that have the session, and the errors of those that did not answer."""
+def _holding(choice: Choice, name: str) -> tuple[Target | None, list[Unreachable]]:
+    """Return the one service that has the session, if there is one, and the errors of those that did not answer."""
     holding, silent = [], []
     for target in find_targets(choice):
         try:
@@ -195,7 +200,9 @@ def _holding(choice: Choice, name: str) -> tuple[list[Target], list[Unreachable]
             if choice.url is not None:
                 raise
             silent.append(failure)
-    return holding, silent
+    if len(holding) > 1:
+        raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
+    return (holding[0] if holding else None), silent
 
 
 def several(what: str, targets: list[Target]) -> str:

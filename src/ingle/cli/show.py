@@ -17,10 +17,8 @@ from ingle.cli.terminal import Output
 from ingle.errors import IngleError
 from ingle.events import AnyEvent, DisplayShown, ErrorRaised, Metadata, MimeBundle, Result, ResultShown, Stderr, Stdout
 from ingle.render.image_info import Picture
-from ingle.render.mime import described, picture_of, text_of
+from ingle.render.mime import SUFFIXES, described, picture_of, text_of
 from ingle.render.notebook import Outputs
-
-SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp", "image/svg+xml": "svg"}
 
 
 class Show:

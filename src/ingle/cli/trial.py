@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo, echo_change
+from ingle.cli.echo import echo, echo_change, echo_json, tell
 from ingle.cli.failure import plain_failures
-from ingle.cli.options import Quantity
+from ingle.cli.options import Quantity, json_option
 from ingle.cli.services import Choice, find_session, service_options
 from ingle.errors import TrialNotFound
 from ingle.quantities import SECONDS
@@ -19,7 +19,6 @@ network_option = click.option(
     show_default=True,
     help="Hold connections, or let them out.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.command(epilog="Example: ingle trial main 'del df'; ingle discard main")
@@ -55,7 +54,7 @@ def trial(session: str, code: str | None, choice: Choice, network: str, policy: 
                 asked["policy"] = _rules(policy)
             said = target.ask("POST", f"{path}/execute", asked)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     if code is None:
         for each in said["trials"]:
@@ -86,7 +85,7 @@ def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> Non
         target = find_session(choice, session)
         said = target.ask("POST", f"/v1/sessions/{session}/trials/{_name(target, session, name)}/commit", {})
     if as_json:
-        _print(said)
+        echo_json(said)
     else:
         echo_change(said)
 
@@ -102,10 +101,7 @@ def discard(session: str, name: str | None, choice: Choice, as_json: bool) -> No
         target = find_session(choice, session)
         name = _name(target, session, name)
         target.ask("POST", f"/v1/sessions/{session}/trials/{name}/discard", {})
-    if as_json:
-        _print({"discarded": name})
-    else:
-        echo(f"{name} is discarded")
+    tell({"discarded": name}, f"{name} is discarded", as_json)
 
 
 @click.command("try", epilog="Example: ingle try main 'm = fit(1)' 'm = fit(2)' --score 'm.score'")
@@ -142,7 +138,7 @@ def try_cells(
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/try", asked)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     for each in said["variants"]:
         chosen = "*" if each["index"] == said["chosen"] else " "
@@ -170,7 +166,7 @@ def merge(session: str, fork: str, choice: Choice, only: str, files: tuple[str, 
             "POST", f"/v1/sessions/{session}/merge", {"fork": fork, "variables": names, "files": list(files)}
         )
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     for name in said["variables"]:
         echo(f"{name}{' (replaced)' if name in said['replaced'] else ''}")
@@ -194,7 +190,7 @@ def adopt(session: str, fork: str, choice: Choice, as_json: bool) -> None:
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/adopt", {"fork": fork})
     if as_json:
-        _print(said)
+        echo_json(said)
     else:
         echo_change(said)
 
@@ -243,9 +239,3 @@ def _show(trial: dict[str, Any]) -> None:
         echo("its cell still runs")
     else:
         echo(effect_text(msgspec.convert(trial["effect"], Effect)))
-
-
-def _print(said: Any) -> None:
-    import msgspec
-
-    echo(msgspec.json.encode(said))

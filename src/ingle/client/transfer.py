@@ -40,8 +40,6 @@ class Upload:
             remote = os.path.basename(os.path.abspath(local))
         self._local = os.fspath(local)
         self._packer = Packer()
-        self.sent = 0
-        """Bytes so far, for a progress line."""
         remote = remote.rstrip("/") or "/"
         self._descriptor = os.open(self._local, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._about = os.fstat(self._descriptor)
@@ -62,7 +60,6 @@ class Upload:
         for piece in stream:
             batch += piece
             if len(batch) >= BATCH_BYTES:
-                self.sent += len(batch)
                 yield bytes(batch)
                 batch.clear()
         yield bytes(batch)
@@ -82,11 +79,9 @@ class Download:
         self._begin = b""
         self._root = -1
         self._unpacker: Unpacker | None = None
-        self.received = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
-        self.received += len(data)
         if self._unpacker is None:
             self._begin += data
             if len(self._begin) < BLOCK:

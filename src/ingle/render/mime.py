@@ -10,6 +10,9 @@ from ingle.events import MimeBundle, Result
 from ingle.render.image_info import MIMES, Picture, first_picture
 from ingle.render.phrases import size
 
+SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp", "image/svg+xml": "svg"}
+"""Endings of the names of files with images, by mime type."""
+
 _NAMELESS = re.compile(r"<[\w.]+ (?:object|Figure)(?: at 0x[0-9a-fA-F]+)?>")
 """The default `object.__repr__`."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ingle.cli.commands.sessions import laid_out
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json, tell
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity, VerbGroup
 from ingle.cli.services import LOOK_SECONDS, Choice, Target, find_targets, service_options
@@ -66,7 +66,7 @@ def status(choice: Choice, as_json: bool) -> None:
     with plain_failures():
         rows = _status(choice)
         if as_json:
-            _print({"nodes": rows})
+            echo_json({"nodes": rows})
             return
     table: list[tuple[str, ...]] = [("NODE", "ADDRESS", "PID", "STATE", "SESSIONS")]
     table += [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
@@ -89,7 +89,7 @@ def scale(count: int, choice: Choice, as_json: bool) -> None:
         if choice.url is not None or not local.exists():
             _gateway(choice).ask("PUT", "/v1/nodes", {"count": count})
             if as_json:
-                _print({"count": count})
+                echo_json({"count": count})
             return
         while len(local.state.nodes) < count:
             _say(local.start_node(), as_json)
@@ -102,7 +102,7 @@ def scale(count: int, choice: Choice, as_json: bool) -> None:
                 raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
         for name in surplus:
             local.remove_node(name)
-            _tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
+            tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
 
 
 @cluster.command(epilog="Example: ingle cluster drain node-2 --wait 5m")
@@ -118,7 +118,7 @@ def drain(node: str, seconds: float, choice: Choice, as_json: bool) -> None:
     with plain_failures():
         gateway = _gateway(choice)
         told = gateway.ask("POST", f"/v1/nodes/{node}/drain", {"seconds": seconds}, timeout=seconds + DRAIN_SECONDS)
-        _tell(told, f"{len(told['moved'])} sessions moved", as_json)
+        tell(told, f"{len(told['moved'])} sessions moved", as_json)
         for key, why in told["stayed"].items():
             echo(f"{key} stayed: {why}", err=True)
         if told["stayed"]:
@@ -138,7 +138,7 @@ def kill(node: str | None, session: str | None, choice: Choice, as_json: bool) -
         if node is None:
             node = str(_gateway(choice).ask("GET", f"/v1/sessions/{session}")["node"])
         _local().kill_node(node)
-    _tell({"node": node, "state": "ended"}, f"{node} was killed", as_json)
+    tell({"node": node, "state": "ended"}, f"{node} was killed", as_json)
 
 
 @cluster.command(epilog="Example: ingle cluster down")
@@ -148,7 +148,7 @@ def down(as_json: bool) -> None:
     with plain_failures():
         _local().down()
     if as_json:
-        _print({"nodes": []})
+        echo_json({"nodes": []})
 
 
 def _local() -> "LocalCluster":
@@ -160,20 +160,7 @@ def _local() -> "LocalCluster":
 def _say(process: "Process", as_json: bool) -> None:
     """Tell a process that runs now: one line, or one JSON document."""
     told = {"node": process.name, "address": process.host, "pid": process.pid, "state": "running"}
-    _tell(told, f"{process.name.ljust(8)} {process.host}", as_json)
-
-
-def _tell(told: dict[str, Any], sentence: str, as_json: bool) -> None:
-    if as_json:
-        _print(told)
-    else:
-        echo(sentence)
-
-
-def _print(told: dict[str, Any]) -> None:
-    import msgspec
-
-    echo(msgspec.json.encode(told))
+    tell(told, f"{process.name.ljust(8)} {process.host}", as_json)
 
 
 def _gateway(choice: Choice) -> Target:

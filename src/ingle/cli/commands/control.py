@@ -11,7 +11,7 @@ import click
 from ingle import errors
 from ingle.cli.commands.run import env_option
 from ingle.cli.completion import complete_sessions, session_argument
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json, tell
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import (
@@ -21,8 +21,8 @@ from ingle.cli.services import (
     find_session,
     find_targets,
     list_sessions,
+    only_target,
     service_options,
-    several,
 )
 from ingle.quantities import BYTES, SECONDS
 from ingle.settings import LEVELS, NETWORKS
@@ -82,7 +82,7 @@ def new(
                 raise
             said = target.ask("POST", "/v1/sessions", body)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     echo(said["session_id"])
     for notice in said["notices"]:
@@ -97,10 +97,7 @@ def clear(session: str, choice: Choice, as_json: bool) -> None:
     """Reset the namespace of a session; its name, folder and output are kept."""
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/clear", {})
-    if as_json:
-        _print(said)
-    else:
-        echo(f"session {session!r} has no variables any more")
+    tell(said, f"session {session!r} has no variables any more", as_json)
 
 
 @click.command(epilog="Example: ingle interrupt main")
@@ -112,7 +109,7 @@ def interrupt(session: str, choice: Choice, as_json: bool) -> None:
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/interrupt", {})
     if as_json:
-        _print(said)
+        echo_json(said)
     elif said.get("interrupted") is False:
         echo("no cell was running, so nothing was interrupted")
     else:
@@ -137,28 +134,16 @@ def stop(sessions: tuple[str, ...], choice: Choice, server: bool, as_json: bool)
         if server:
             target = _the_server(choice)
             said = _stop_server(target)
-            _tell(said, f"the server ({target}) has ended", as_json)
+            tell(said, f"the server ({target}) has ended", as_json)
         for session, target in {name: find_session(choice, name) for name in sessions}.items():
             said = target.ask("DELETE", f"/v1/sessions/{session}")
-            _tell(said, f"session {session!r} has ended", as_json)
-
-
-def _tell(said: Any, sentence: str, as_json: bool) -> None:
-    if as_json:
-        _print(said)
-    else:
-        echo(sentence)
+            tell(said, f"session {session!r} has ended", as_json)
 
 
 def _the_server(choice: Choice) -> Target:
     if choice.url is not None:
         raise Failure("a server at a URL cannot be stopped from here; stop it on its machine")
-    targets = find_targets(choice)
-    if not targets:
-        raise Failure("no server is running, so there is none to stop")
-    if len(targets) > 1:
-        raise Failure(several(f"{len(targets)} servers are running", targets))
-    return targets[0]
+    return only_target(find_targets(choice), "no server is running, so there is none to stop", "servers are running")
 
 
 def _stop_server(target: Target) -> dict[str, Any]:
@@ -184,12 +169,6 @@ def _stop_server(target: Target) -> dict[str, Any]:
             raise Failure(f"the server ({target}) was told to stop {STOP_SECONDS:g} s ago and is still running")
         time.sleep(POLL_SECONDS)
     return {"stopped": True, **msgspec.to_builtins(target.info)}
-
-
-def _print(said: Any) -> None:
-    import msgspec
-
-    echo(msgspec.json.encode(said))
 
 
 @click.command(epilog="Example: ingle approve; ingle approve 3f2a --deny")
@@ -221,7 +200,7 @@ def approve(approval: str | None, choice: Choice, deny: bool, every: bool, as_js
                 path = f"/v1/sessions/{each['session']}/approvals/{each['id']}"
                 target.ask("POST", path, {"allow": not deny})
             if as_json:
-                _print({**each, "allowed": not deny if answered else None})
+                echo_json({**each, "allowed": not deny if answered else None})
             elif answered:
                 echo("    refused" if deny else "    allowed")
 

@@ -12,6 +12,7 @@ from ingle import errors
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, service_options
+from ingle.quantities import rounded_size
 
 PAUSE_SECONDS = 120.0
 """How long a stream may pause."""
@@ -175,16 +176,8 @@ def _join(folder: str, name: str) -> str:
 def _summary(files: int, size: int, where: str, skipped: list[str]) -> str:
     from ingle.render.phrases import counted
 
-    lines = [f"copied {counted(files, 'file')}, {_size(size)}, to {where}"]
+    lines = [f"copied {counted(files, 'file')}, {rounded_size(size)}, to {where}"]
     return "\n".join([*lines, *(each if each.startswith("left out") else f"left out: {each}" for each in skipped)])
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
 
 
 class Progress:
@@ -202,7 +195,7 @@ class Progress:
             if self._shown and time.monotonic() >= self._next:
                 self._next = time.monotonic() + PROGRESS_SECONDS
                 self._written = True
-                echo(f"\r{_size(size):>12}", nl=False, err=True)
+                echo(f"\r{rounded_size(size):>12}", nl=False, err=True)
             yield block
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import plain_failures
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ def doctor(as_json: bool) -> None:
     everything needed works, 1 if something does not.
     """
     with plain_failures():
-        import msgspec
-
         from ingle.doctor import examine
         from ingle.settings import data_folder, load
 
         findings = examine(load(), data_folder())
         healthy = all(each.state != "broken" for each in findings)
         if as_json:
-            echo(msgspec.json.encode({"healthy": healthy, "findings": findings}).decode())
+            echo_json({"healthy": healthy, "findings": findings})
         else:
             for line in _lines(findings):
                 echo(line)

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.options import VerbGroup
+from ingle.cli.options import VerbGroup, json_option
 from ingle.cli.services import Choice, find_targets, list_sessions
 from ingle.errors import EnvironmentInUse, Unreachable
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:
     from ingle.environments.shapes import NewEnvironment
-    from ingle.environments.store import Record
 
 FILES = ("pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 """Names of files that are read where a package is expected."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 python_option = click.option("--python", default="", metavar="3.12|PATH", help="Version or path of its interpreter.")
 file_option = click.option(
     "-r",
@@ -82,14 +80,12 @@ def update(name: str, packages: tuple[str, ...], python: str, files: tuple[Path,
 def list_environments(as_json: bool) -> None:
     """List the environments."""
     with plain_failures():
-        import msgspec
-
         from ingle.environments.store import Store
         from ingle.nodes.environments import describe
 
         records = Store(data_folder()).all()
     if as_json:
-        echo(msgspec.json.encode({"environments": [describe(record) for record in records]}))
+        echo_json({"environments": [describe(record) for record in records]})
         return
     if not records:
         echo("There is no environment yet; create one with `ingle env create NAME PACKAGE...`", err=True)
@@ -138,9 +134,7 @@ def _request(packages: tuple[str, ...], python: str, files: tuple[Path, ...]) ->
     return new
 
 
-def _build(name: str, new: "NewEnvironment", as_json: bool) -> "Record":
-    import msgspec
-
+def _build(name: str, new: "NewEnvironment", as_json: bool) -> None:
     from ingle.cli.options import load_settings
     from ingle.environments.build import Build
     from ingle.environments.store import Store
@@ -153,13 +147,12 @@ def _build(name: str, new: "NewEnvironment", as_json: bool) -> "Record":
     finally:
         progress.clear()
     if as_json:
-        echo(msgspec.json.encode(describe(record)))
+        echo_json(describe(record))
     else:
         echo(
             f"{name}: Python {record.python} with {len(record.packages)} packages, "
             f"built in {time.monotonic() - began:.0f} s. Use it with `ingle run --environment {name}`."
         )
-    return record
 
 
 class Progress:

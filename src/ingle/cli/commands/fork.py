@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo, echo_change
+from ingle.cli.echo import echo, echo_change, echo_json
 from ingle.cli.failure import plain_failures
+from ingle.cli.options import json_option
 from ingle.cli.services import Choice, find_session, service_options
 
 
@@ -18,7 +19,7 @@ from ingle.cli.services import Choice, find_session, service_options
 @click.option("--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Number of copies.")
 @click.option("--at", type=click.IntRange(min=0), help="Copy the state right after this cell. Default: the state now.")
 @click.option("--reseed", is_flag=True, help="Give each copy new random numbers. Default: continue the original's.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def fork(
     session: str, name: str | None, choice: Choice, count: int, at: int | None, reseed: bool, as_json: bool
 ) -> None:
@@ -36,7 +37,7 @@ def fork(
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/fork", asked)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     for made in said["sessions"]:
         echo(made["session_id"])
@@ -49,7 +50,7 @@ def fork(
 @click.argument("name", required=False)
 @service_options
 @click.option("--delete", is_flag=True, help="Remove the checkpoint instead of making it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_json: bool) -> None:
     """Keep the state of a session in memory; without a name, list its checkpoints.
 
@@ -70,7 +71,7 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
         else:
             said = target.ask("POST", path, {"name": name})
     if as_json:
-        _print(said)
+        echo_json(said)
     elif name is None:
         for line in [_line(each) for each in said["checkpoints"]] or [f"session {session!r} has no checkpoints"]:
             echo(line)
@@ -86,7 +87,7 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
 @session_argument
 @click.argument("name", required=False)
 @service_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Return a session to a checkpoint, or with automatic checkpoints to before its last cell.
 
@@ -97,7 +98,7 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
             "POST", f"/v1/sessions/{session}/rollback", {} if name is None else {"name": name}
         )
     if as_json:
-        _print(said)
+        echo_json(said)
     else:
         echo_change(said)
 
@@ -106,7 +107,7 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
 @session_argument
 @click.argument("name", required=False)
 @service_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Show how a session differs from a checkpoint, a fork or a snapshot; without a name, from the one to roll back to.
 
@@ -125,7 +126,7 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     with plain_failures():
         said = find_session(choice, session).ask("GET", f"/v1/sessions/{session}/diff{query}")
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     echo(heading(said["kind"], said["to"]), err=True)
     for each in said["variables"] or []:
@@ -147,9 +148,3 @@ def _line(checkpoint: dict[str, Any]) -> str:
     return (
         f"{checkpoint['name']:20} {made}  after cell {checkpoint['cell']}{'  automatic' if checkpoint['auto'] else ''}"
     )
-
-
-def _print(said: Any) -> None:
-    import msgspec
-
-    echo(msgspec.json.encode(said))

@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.services import Choice, Target, find_targets, service_options, several
+from ingle.cli.options import json_option
+from ingle.cli.services import Choice, Target, find_targets, only_target, service_options
 
 MAX_NAMED = 20
 """Sessions that an answer names."""
@@ -20,7 +21,7 @@ MAX_NAMED = 20
 @click.option("--all-tenants", is_flag=True, help="Grant folders to the sessions of all tenants, not to yours only.")
 @click.option("--save", is_flag=True, help="Also write the change to config.toml, for later starts.")
 @service_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def grant(
     folders: tuple[str, ...],
     hosts: tuple[str, ...],
@@ -46,7 +47,8 @@ def grant(
     if save and choice.url is not None:
         raise click.UsageError("--save writes to this machine's data folder; use it on the server's machine")
     with plain_failures():
-        target = _the_server(choice)
+        none = "no server is running; start one with `ingle serve --folder DIR`"
+        target = only_target(find_targets(choice), none, "servers are running")
         if lists:
             told: Any = target.ask("GET", "/v1/grants")
             lines = _table(told["grants"])
@@ -60,24 +62,13 @@ def grant(
             elif not remove:
                 lines.append("It lasts until this server ends; --save keeps it.")
     if as_json:
-        import msgspec
-
-        echo(msgspec.json.encode(told))
+        echo_json(told)
         return
     for line in lines:
         echo(line)
 
 
 FOLDER, HOST = "folder", "host"
-
-
-def _the_server(choice: Choice) -> Target:
-    targets = find_targets(choice)
-    if not targets:
-        raise Failure("no server is running; start one with `ingle serve --folder DIR`")
-    if len(targets) > 1:
-        raise Failure(several(f"{len(targets)} servers are running", targets))
-    return targets[0]
 
 
 def _change(target: Target, kind: str, text: str, remove: bool, all_tenants: bool) -> dict[str, Any]:

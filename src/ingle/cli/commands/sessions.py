@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import plain_failures
+from ingle.cli.options import json_option
 from ingle.cli.services import (
     Choice,
     Target,
@@ -28,7 +29,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 @click.command(epilog="Example: ingle ps --json")
 @service_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def ps(choice: Choice, as_json: bool) -> None:
     """List the sessions of all your servers on this machine.
 
@@ -41,9 +42,7 @@ def ps(choice: Choice, as_json: bool) -> None:
         seen = [look(target) for target in find_targets(choice)]
         saved = _saved() if choice.url is None and choice.pid is None else []
         if as_json:
-            import msgspec
-
-            echo(msgspec.json.encode({"servers": seen, "saved": saved}))
+            echo_json({"servers": seen, "saved": saved})
             return
     for line in _table(seen, saved):
         echo(line)
@@ -159,7 +158,7 @@ def memory_size(count: int | None) -> str:
 @session_argument
 @click.argument("name", required=False)
 @service_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """List the variables of a session, or show one in full.
 
@@ -173,9 +172,7 @@ def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> 
             path += f"/{quote(name, safe='')}"
         said = find_session(choice, session).ask("GET", path)
     if as_json:
-        import msgspec
-
-        echo(msgspec.json.encode(said))
+        echo_json(said)
     elif name is not None:
         echo(said["variable"]["value"])
     else:
@@ -204,7 +201,7 @@ def _bytes(count: int) -> str:
 
 
 @click.command(epilog="Example: ingle config --json")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def config(as_json: bool) -> None:
     """List the settings in force, each with its source.
 
@@ -220,7 +217,7 @@ def config(as_json: bool) -> None:
         folder = data_folder()
     if as_json:
         rows = [{"name": name, "value": value, "from": source} for name, (value, source) in told.items()]
-        echo(msgspec.json.encode({"data_folder": str(folder), "settings": rows}))
+        echo_json({"data_folder": str(folder), "settings": rows})
         return
     echo(f"# data folder: {folder}")
     shown = {name: msgspec.json.encode(value).decode() for name, (value, _) in told.items()}

@@ -6,9 +6,11 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
+from ingle.cli.options import json_option
+from ingle.cli.services import Choice, Target, find_session, find_targets, only_target, service_options
+from ingle.quantities import rounded_size
 
 TRANSFER_SECONDS = 3600.0
 """Time limit for a save or a load; a session may have many gigabytes."""
@@ -21,7 +23,7 @@ BLOCK = 1 << 20
 @click.argument("name")
 @service_options
 @click.option("--to", "file", metavar="FILE", help="Also write it as one portable file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def save(session: str, name: str, choice: Choice, file: str | None, as_json: bool) -> None:
     """Save a session under a name, while it stays usable."""
     with plain_failures():
@@ -30,10 +32,10 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
         if file is not None:
             _download(target, name, file)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
-    new = f", {_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
-    echo(f"saved {_variables(said['variables'])} of {session} as {name}: {_size(said['size'])}{new}")
+    new = f", {rounded_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
+    echo(f"saved {_variables(said['variables'])} of {session} as {name}: {rounded_size(said['size'])}{new}")
     _print_missing(said)
 
 
@@ -45,7 +47,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
 @click.option("--trust", is_flag=True, help="Load it even if this ingle did not write it, and run the code in it.")
 @click.option("--rerun", is_flag=True, help="Run the cells again that made unsaved variables.")
 @click.option("--delete", is_flag=True, help="Delete it instead of loading it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def load(
     name: str | None,
     choice: Choice,
@@ -66,7 +68,7 @@ def load(
         if name is None:
             said = target.ask("GET", "/v1/snapshots")
             if as_json:
-                _print(said)
+                echo_json(said)
             else:
                 _list(said["snapshots"])
             return
@@ -81,7 +83,7 @@ def load(
             body["session_id"] = session
         said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
     if as_json:
-        _print(said)
+        echo_json(said)
         return
     echo(f"session {said['session']['session_id']} is ready with {_variables(said['variables'])} of {name}")
     _print_missing(said)
@@ -90,11 +92,8 @@ def load(
 def _the_service(choice: Choice) -> Target:
     targets = find_targets(choice)
     serving = [target for target in targets if target.info is None or target.info.kind == "serve"]
-    if not serving:
-        raise Failure("no service is running; start one with `ingle serve`, or pass --url")
-    if len(serving) > 1:
-        raise Failure(several(f"{len(serving)} services are running", serving))
-    return serving[0]
+    none = "no service is running; start one with `ingle serve`, or pass --url"
+    return only_target(serving, none, "services are running")
 
 
 def _download(target: Target, name: str, file: str) -> None:
@@ -138,7 +137,7 @@ def _list(snapshots: list[dict[str, Any]]) -> None:
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["saved_at"]))
         count = len(each["variables"])
-        echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {_variables(count)} of {each['session_id']}")
+        echo(f"{each['name']:20} {when}  {rounded_size(each['size']):>9}  {_variables(count)} of {each['session_id']}")
 
 
 def _print_missing(said: dict[str, Any]) -> None:
@@ -151,18 +150,3 @@ def _print_missing(said: dict[str, Any]) -> None:
 
 def _variables(count: int) -> str:
     return "1 variable" if count == 1 else f"{count} variables"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1000
-    return ""
-
-
-def _print(said: Any) -> None:
-    import msgspec
-
-    echo(msgspec.json.encode(said))

@@ -4,9 +4,9 @@ import time
 
 import click
 
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json
 from ingle.cli.failure import plain_failures
-from ingle.cli.options import Quantity, VerbGroup
+from ingle.cli.options import Quantity, VerbGroup, json_option
 from ingle.quantities import BYTES
 from ingle.settings import LEVELS, NETWORKS, data_folder
 
@@ -40,7 +40,7 @@ def token() -> None:
 @click.option("--memory", type=SIZE_FROM_ONE, help="Maximum memory of each of its sessions.")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Maximum processes of each of its sessions.")
 @click.option("--disk", type=SIZE_FROM_ONE, help="Maximum disk use of each of its sessions.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def new(
     name: str,
     tenant: str | None,
@@ -58,8 +58,6 @@ def new(
 ) -> None:
     """Create a token and print it. It is shown only once, because only its hash is stored."""
     with plain_failures():
-        import msgspec
-
         from ingle.callers import Limits
         from ingle.http.auth import tokens_file
         from ingle.requests import Bounds, SessionLimits
@@ -70,13 +68,13 @@ def new(
             data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds
         )
     if as_json:
-        echo(msgspec.json.encode({"token": made, **_shown(entry)}))
+        echo_json({"token": made, **_shown(entry)})
     else:
         echo(made)
 
 
 @token.command("list", epilog="Example: ingle token list --json")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_tokens(as_json: bool) -> None:
     """List the tokens, without their secrets."""
     with plain_failures():
@@ -86,7 +84,7 @@ def list_tokens(as_json: bool) -> None:
 
         entries = tokens_file.read(data_folder())
     if as_json:
-        echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
+        echo_json({"tokens": [_shown(entry) for entry in entries]})
         return
     if not entries:
         echo("There is no token for others yet; create one with `ingle token new NAME`", err=True)

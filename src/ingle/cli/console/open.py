@@ -6,7 +6,7 @@ import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
+from ingle.cli.services import Choice, Target, find_session, find_targets, only_target, service_options
 from ingle.settings import data_folder
 
 
@@ -22,11 +22,8 @@ def address_of(target: Target) -> str:
 def find_server(choice: Choice) -> Target:
     """Return the one service with pages that the options select."""
     found = [target for target in find_targets(choice) if target.info is None or target.info.url is not None]
-    if not found:
-        raise Failure(f"no server with pages runs on {data_folder()}; start one with `ingle serve`")
-    if len(found) > 1:
-        raise Failure(several(f"{len(found)} servers have pages", found))
-    return found[0]
+    none = f"no server with pages runs on {data_folder()}; start one with `ingle serve`"
+    return only_target(found, none, "servers have pages")
 
 
 @click.command("open", epilog="Example: ingle open main")

@@ -5,9 +5,9 @@ import time
 import click
 
 from ingle.cli.console.open import address_of, find_server
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, echo_json, tell
 from ingle.cli.failure import plain_failures
-from ingle.cli.options import Quantity
+from ingle.cli.options import Quantity, json_option
 from ingle.cli.services import Choice, find_session, service_options
 from ingle.quantities import SECONDS
 
@@ -17,7 +17,7 @@ from ingle.quantities import SECONDS
 @click.option("--expires", type=Quantity(SECONDS), default="24h", show_default=True, help="Time until the link ends.")
 @click.option("--list", "lists", is_flag=True, help="List the links that can be opened.")
 @click.option("--revoke", metavar="ID", help="Revoke the link with this id.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @service_options
 def share(session: str | None, expires: float, lists: bool, revoke: str | None, as_json: bool, choice: Choice) -> None:
     """Print a link that shows SESSION and changes nothing.
@@ -28,13 +28,11 @@ def share(session: str | None, expires: float, lists: bool, revoke: str | None, 
     if (session is not None) + lists + (revoke is not None) != 1:
         raise click.UsageError("name a session to share, or use --list, or --revoke with the id of a link")
     with plain_failures():
-        import msgspec
-
         if session is not None:
             target = find_session(choice, session)
             made = target.ask("POST", "/v1/shares", {"session_id": session, "expires_in": expires})
             made["url"] = address_of(target) + made.pop("path")
-            echo(msgspec.json.encode(made).decode() if as_json else made["url"])
+            tell(made, made["url"], as_json)
             return
         target = find_server(choice)
         if revoke is not None:
@@ -42,7 +40,7 @@ def share(session: str | None, expires: float, lists: bool, revoke: str | None, 
             return
         found = target.ask("GET", "/v1/shares")
         if as_json:
-            echo(msgspec.json.encode(found).decode())
+            echo_json(found)
             return
         for each in found["shares"]:
             until = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["expires_at"]))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ingle.events import MimeBundle
 from ingle.render.image_info import Picture
-from ingle.render.mime import described, picture_of
+from ingle.render.mime import SUFFIXES, described, picture_of
 
 KITTY, ITERM, SIXEL = "kitty", "iterm2", "sixel"
 
@@ -18,8 +18,6 @@ KITTY_CHUNK = 4096
 
 SIXEL_PROGRAM = "img2sixel"
 SIXEL_SECONDS = 5.0
-
-SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 
 SVG = "image/svg+xml"
 
@@ -50,7 +48,7 @@ class Pictures:
         picture = picture_of(bundle)
         if picture is None:
             svg = bundle.get(SVG)
-            return None if svg is None else f"[{SVG}: {self._save(svg.encode('utf-8', 'replace'), 'svg')}]\n"
+            return None if svg is None else f"[{SVG}: {self._save(svg.encode('utf-8', 'replace'), SUFFIXES[SVG])}]\n"
         inline = self._inline(picture)
         if inline is not None:
             return inline

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ingle.cli.commands.sessions import age, laid_out, look, memory_size, short_folder
-from ingle.cli.echo import echo, order
+from ingle.cli.echo import echo, echo_json, order
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
 from ingle.errors import IngleError
@@ -39,9 +39,7 @@ def top(choice: Choice, interval: float, once: bool, as_json: bool) -> None:
     with plain_failures():
         table = Table(choice)
         if as_json:
-            import msgspec
-
-            echo(msgspec.json.encode({"sessions": table.look()}))
+            echo_json({"sessions": table.look()})
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             table.look()
             for line in table.lines(time.time()):
