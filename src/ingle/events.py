@@ -460,6 +460,10 @@ class LeftRunning(Struct, frozen=True):
     command: str
 
 
+LIVE_STATUSES = ("running", "paused")
+"""Statuses of a task that has not ended."""
+
+
 class Task(Struct):
     """A shell command at the moment of the request."""
 

@@ -17,7 +17,7 @@ from ingle.cli.shell_task import Job, exit_code, pass_input, remarks
 from ingle.cli.terminal import Output
 from ingle.client import AsyncClient
 from ingle.errors import IngleError
-from ingle.events import Task
+from ingle.events import LIVE_STATUSES, Task
 
 POLL_SECONDS = 0.2
 """Time between two looks at the output. The server answers earlier when the command ends."""
@@ -69,7 +69,7 @@ class SessionTask:
         if passes_input:
             self._front.help(pass_input(partial(self._send_input, task.task_id)))
         left_out = await self._print(task)
-        while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
+        while task.status in LIVE_STATUSES and task.exit_code is None and task.signal is None:
             task = await self._client.shell_status(task.task_id, wait=POLL_SECONDS, from_event=task.next_event)
             left_out += await self._print(task)
         if job.as_json:

@@ -18,7 +18,7 @@ from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
 from ingle.cli.run_local import run_in_own_service, tell_folders
 from ingle.cli.terminal import CHUNK, CallThread, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
-from ingle.events import Stderr, Stdout, Task
+from ingle.events import LIVE_STATUSES, Stderr, Stdout, Task
 from ingle.service import Service
 
 WAIT_SECONDS = 3600.0
@@ -81,7 +81,7 @@ class Run:
             if job.pty:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._on_resize)
             showing = self._front.help(self._show())
-            while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
+            while task.status in LIVE_STATUSES and task.exit_code is None and task.signal is None:
                 # A position after the last event returns no text, because `_show` shows it.
                 waiting = self._front.help(self._wait())
                 done, _ = await asyncio.wait({waiting, showing}, return_when=asyncio.FIRST_COMPLETED)

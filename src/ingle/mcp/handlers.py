@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ingle import errors
-from ingle.events import Result, Task
+from ingle.events import LIVE_STATUSES, Result, Task
 from ingle.mcp import arguments, content, texts, tools, trials
 from ingle.mcp.advice import MAIN, Refused, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
@@ -320,7 +320,7 @@ class Tools:
 
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
-        tasks = [each for each in await self.service.shell_tasks() if each.status in ("running", "paused")]
+        tasks = [each for each in await self.service.shell_tasks() if each.status in LIVE_STATUSES]
         saved = [each.name async for each in self.service.each_snapshot()]
         return Answer([Text(texts.listing_text(infos, tasks, saved))], content.data("ingle/sessions", infos))
 

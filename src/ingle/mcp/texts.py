@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from ingle.events import (
+    LIVE_STATUSES,
     CheckpointInfo,
     Restored,
     Result,
@@ -99,7 +100,7 @@ def _status(task: Task, something: bool) -> str:
     if task.left_running:
         names = ", ".join(f"{each.command[:60]} ({each.pid})" for each in task.left_running[:PROCESSES_NAMED])
         words.append(f"left running: {names}")
-    if task.status in ("running", "paused"):
+    if task.status in LIVE_STATUSES:
         call = f'shell_status(task_id="{task.task_id}", from_line={task.next_line})'
         words.append(f'{call} waits for it, action="cancel" stops it')
     return f"[{' · '.join(words)}]"

@@ -13,8 +13,6 @@ from ingle_worker.magics.subshell import say
 MIN_RUN_SECONDS = 0.2
 """Minimum seconds of one `%timeit` run, unless the number of loops is given."""
 
-RUNS = 7
-
 
 class Moment(NamedTuple):
     wall: float

@@ -49,7 +49,6 @@ HEAP_TYPE = 1 << 9
 _contents_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__  # type: ignore[index]
 _function = types.FunctionType
 _plain = (int, float, complex, bool, type(None), type(...), range)
-_callables = (types.BuiltinFunctionType, types.MethodType, type(list.append), type(object.__init__))
 _sized: dict[type, Callable[[Any], int]] = {
     each: each.__len__
     for each in (

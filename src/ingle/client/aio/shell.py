@@ -12,7 +12,7 @@ from msgspec import Struct
 from ingle.client.address import deadline_after, task_path, time_left
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.decode import read
-from ingle.events import Task, TaskOutput
+from ingle.events import LIVE_STATUSES, Task, TaskOutput
 from ingle.requests import Limits
 
 POLL_SECONDS = 25.0
@@ -150,7 +150,7 @@ class AsyncShell:
 
 
 def _runs(task: Task) -> bool:
-    return task.status in ("running", "paused")
+    return task.status in LIVE_STATUSES
 
 
 def _poll_seconds(deadline: float | None) -> float:

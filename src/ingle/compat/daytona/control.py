@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ingle import errors
-from ingle.compat.daytona.sandboxes import STARTED, STOPPED, Sandbox, Sandboxes, SandboxNotFound, moment, new_id
-from ingle.compat.scopes import check_scope
+from ingle.callers import SERVICE
+from ingle.compat.daytona.sandboxes import STARTED, STOPPED, Sandbox, Sandboxes, SandboxNotFound, new_id
+from ingle.compat.requests import check_scope, moment
 from ingle.http.routes.bodies import read_body
 from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
@@ -69,7 +70,7 @@ class Control:
         for name, given in (("volumes", new.volumes), ("buildInfo", new.build_info), ("snapshot", new.snapshot)):
             if given:
                 raise errors.InvalidRequest(f"{name} needs a virtual machine, which ingle does not run; leave it out")
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         sandbox_id = new_id()
         if new.name is not None:
             for other in self._sandboxes.of_tenant(service.caller.tenant):
@@ -89,7 +90,7 @@ class Control:
         return JSONResponse(await self._described(request, sandbox))
 
     async def _list(self, request: Request) -> Response:
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         query = request.query_params
         try:
             wanted = msgspec.json.decode(query.get("labels") or "{}", type=dict[str, str])

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ingle import errors
-from ingle.compat.daytona.sandboxes import Sandbox, moment
+from ingle.compat.daytona.sandboxes import Sandbox
 from ingle.compat.multipart import Multipart, is_multipart
+from ingle.compat.requests import moment
 from ingle.files import FileInfo
 from ingle.http.file_response import FileResponse
 from ingle.http.routes.bodies import read_body, read_stream

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
-from ingle.compat.daytona.sandboxes import Context, Sandbox, moment
+from ingle.compat.daytona.sandboxes import Context, Sandbox
+from ingle.compat.requests import moment
 from ingle.events import Done, ErrorRaised, InputWanted, Stderr, Stdout
 from ingle.http.routes.bodies import BOUNDS, decode, read_body
 from ingle.requests import NewCell

@@ -1,6 +1,5 @@
 """Commands, programs and shells of a sandbox: all are shell tasks of its session."""
 
-import asyncio
 import contextlib
 import shlex
 from typing import Any
@@ -13,13 +12,13 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.compat.daytona.files import place
 from ingle.compat.daytona.sandboxes import Sandbox
-from ingle.events import Stderr, Stdout, Task
+from ingle.compat.requests import run_while_connected
+from ingle.events import LIVE_STATUSES, Stderr, Stdout, Task
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewTask
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_RESULT_CHARS = 16 * 1024 * 1024
-LIVE = ("running", "paused")
 
 END_SECONDS = 365 * 86400.0
 """Time to wait for a command without a timeout."""
@@ -186,16 +185,9 @@ async def follow_logs(sandbox: Sandbox, scope: Scope, receive: Receive, send: Se
     task_id, _ = _find_command(sandbox, scope["path_params"])
     await receive()
     await send({"type": "websocket.accept"})
-    showing = asyncio.ensure_future(_show_logs(sandbox, task_id, send))
-    leaving = asyncio.ensure_future(_until_disconnect(receive))
-    await asyncio.wait({showing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (showing, leaving):
-        task.cancel()
-    await asyncio.gather(showing, leaving, return_exceptions=True)
     # Sending to a client that is gone raises OSError.
     with contextlib.suppress(OSError):
-        if not showing.cancelled():
-            showing.result()
+        if await run_while_connected(_show_logs(sandbox, task_id, send), receive):
             await send({"type": "websocket.close", "code": 1000})
 
 
@@ -204,11 +196,6 @@ async def _show_logs(sandbox: Sandbox, task_id: str, send: Send) -> None:
         if isinstance(event, Stdout | Stderr):
             mark = STDOUT_MARK if isinstance(event, Stdout) else STDERR_MARK
             await send({"type": "websocket.send", "bytes": mark + event.text.encode("utf-8", "replace")})
-
-
-async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "websocket.disconnect":
-        pass
 
 
 async def command_input(sandbox: Sandbox, request: Request) -> Response:
@@ -241,5 +228,5 @@ async def _described(sandbox: Sandbox, name: str) -> dict[str, Any]:
 
 async def _command(sandbox: Sandbox, task_id: str, text: str) -> dict[str, Any]:
     task = await sandbox.service.shell_status(task_id, wait=0.0)
-    ended = {} if task.status in LIVE else {"exitCode": exit_code(task)}
+    ended = {} if task.status in LIVE_STATUSES else {"exitCode": exit_code(task)}
     return {"id": task_id, "command": text, **ended}

@@ -109,7 +109,3 @@ class Sandboxes:
 
 def new_id() -> str:
     return str(uuid.uuid4())
-
-
-def moment(when: datetime) -> str:
-    return when.isoformat().replace("+00:00", "Z")

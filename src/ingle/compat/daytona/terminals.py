@@ -22,9 +22,10 @@ from starlette.types import Receive, Scope, Send
 
 from ingle import errors
 from ingle.compat.daytona.files import place
-from ingle.compat.daytona.processes import LIVE, exit_code
-from ingle.compat.daytona.sandboxes import Sandbox, Terminal, moment
-from ingle.events import Stderr, Stdout
+from ingle.compat.daytona.processes import exit_code
+from ingle.compat.daytona.sandboxes import Sandbox, Terminal
+from ingle.compat.requests import moment
+from ingle.events import LIVE_STATUSES, Stderr, Stdout
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewTask
 
@@ -127,7 +128,7 @@ async def _described(sandbox: Sandbox, terminal: Terminal) -> dict[str, Any]:
         "cwd": terminal.cwd,
         "envs": terminal.envs,
         "createdAt": moment(terminal.created_at),
-        "active": task.status in LIVE,
+        "active": task.status in LIVE_STATUSES,
         "lazyStart": False,
     }
 

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.compat.daytona import files, interpreter, processes, terminals
 from ingle.compat.daytona.control import Control
-from ingle.compat.daytona.sandboxes import STARTED, NotStarted, Sandbox, Sandboxes, moment
-from ingle.compat.scopes import check_scope
+from ingle.compat.daytona.sandboxes import STARTED, NotStarted, Sandbox, Sandboxes
+from ingle.compat.requests import authorization, check_scope, moment
 from ingle.http.auth.principals import Principal, Principals
 from ingle.service import Service
 
@@ -89,11 +89,8 @@ class Daytona:
         return sandbox
 
     async def authenticate(self, scope: Scope, principals: Principals) -> Principal | None:
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, token = value.partition(b" ")
-                return await principals.find(token.strip()) if scheme.lower() == b"bearer" else None
-        return None
+        scheme, token = authorization(scope)
+        return await principals.find(token) if scheme == "bearer" else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

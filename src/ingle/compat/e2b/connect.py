@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.compat.requests import run_while_connected
 from ingle.http.routes.bodies import BOUNDS, decode
 
 FRAME = struct.Struct(">BI")
@@ -100,14 +101,7 @@ class Stream(Response):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.ensure_future(self._write(send))
-        leaving = asyncio.ensure_future(_until_disconnect(receive))
-        await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (writing, leaving):
-            task.cancel()
-        await asyncio.gather(writing, leaving, return_exceptions=True)
-        if not writing.cancelled():
-            writing.result()
+        await run_while_connected(self._write(send), receive)
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", STREAM_TYPE.encode())]})
@@ -132,8 +126,3 @@ class Stream(Response):
             if close is not None:
                 await close()
         await send({"type": "http.response.body", "body": _frame(end, END_OF_STREAM)})
-
-
-async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

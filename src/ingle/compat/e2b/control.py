@@ -16,9 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ingle import errors
+from ingle.callers import SERVICE
 from ingle.compat.e2b.contexts import Contexts
 from ingle.compat.e2b.sandboxes import DEFAULT_SECONDS, ID_BYTES, MAX_SECONDS, Sandbox, Sandboxes
-from ingle.compat.scopes import check_scope
+from ingle.compat.requests import check_scope
 from ingle.events import SessionInfo
 from ingle.http.routes.bodies import read_body
 from ingle.http.translations import PRINCIPAL
@@ -75,10 +76,6 @@ class Fork(Struct):
 
 class Snapshot(Struct):
     name: str | None = None
-
-
-class NoBody(Struct):
-    pass
 
 
 class Control:
@@ -163,7 +160,7 @@ class Control:
         states = query.get("state", "running,paused").split(",")
         newest_first = query.get("order", "desc") != "asc"
         start, limit = _number(query, "nextToken", 0), min(_number(query, "limit", MAX_LISTED), MAX_LISTED)
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         found = [
             each
             for each in self._sandboxes.of_tenant(service.caller.tenant)
@@ -212,7 +209,7 @@ class Control:
         return JSONResponse({"snapshotID": name + SNAPSHOT_TAG, "names": [name + SNAPSHOT_TAG]}, 201)
 
     async def _snapshots(self, request: Request) -> Response:
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         of = request.query_params.get("sandboxID")
         listed = [
             {"snapshotID": each.name + SNAPSHOT_TAG, "names": [each.name + SNAPSHOT_TAG]}
@@ -222,7 +219,7 @@ class Control:
         return JSONResponse(listed)
 
     async def _remove_snapshot(self, request: Request) -> Response:
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         await service.delete_snapshot(request.path_params["template_id"].removesuffix(SNAPSHOT_TAG))
         return Response(status_code=204)
 

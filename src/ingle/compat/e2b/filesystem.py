@@ -20,6 +20,7 @@ from ingle.compat.e2b.in_session import watch_code
 from ingle.compat.e2b.requests import sandbox_of
 from ingle.compat.e2b.sandboxes import Sandbox, Watcher
 from ingle.compat.multipart import Multipart, is_multipart
+from ingle.compat.requests import moment
 from ingle.events import Stdout
 from ingle.files import FileInfo
 from ingle.http.file_response import FileResponse
@@ -31,9 +32,6 @@ MAX_ENTRIES = 100_000
 KEEPALIVE_SECONDS = 50.0
 KEEPALIVE: dict[str, Any] = {"keepalive": {}}
 WATCHER_BYTES = 8
-
-START_SECONDS = 10.0
-"""Time for a watcher to begin."""
 
 TYPES = {"file": "FILE_TYPE_FILE", "folder": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 OWNER = "user"
@@ -256,7 +254,7 @@ def described(path: str, info: FileInfo) -> dict[str, Any]:
         "permissions": stat.filemode(kinds.get(info.kind, stat.S_IFREG) | info.mode),
         "owner": OWNER,
         "group": OWNER,
-        "modifiedTime": datetime.fromtimestamp(info.modified, UTC).isoformat().replace("+00:00", "Z"),
+        "modifiedTime": moment(datetime.fromtimestamp(info.modified, UTC)),
         **({"isSymlink": True} if info.kind == "link" else {}),
     }
 

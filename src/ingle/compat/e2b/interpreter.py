@@ -19,7 +19,9 @@ from ingle.compat.e2b import results
 from ingle.compat.e2b.contexts import PYTHON, Contexts, check_language
 from ingle.compat.e2b.requests import sandbox_of
 from ingle.compat.e2b.sandboxes import Context, Sandbox, SandboxNotRunning
-from ingle.events import DisplayShown, Done, ErrorRaised, InputWanted, ResultShown
+from ingle.compat.pictures import with_full_image
+from ingle.compat.requests import until_disconnect
+from ingle.events import Done, ErrorRaised, InputWanted
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewCell
 from ingle_worker.wire import states
@@ -34,7 +36,6 @@ MAX_WAITING_BYTES = 256 * 1024
 """Bytes of lines that wait to be sent. The events behind them stay in the session's timeline."""
 
 MAX_BODY_BESIDE_CODE = 1024 * 1024
-IMAGE = "image/png"
 
 
 class Execute(Struct):
@@ -146,7 +147,7 @@ class Run:
 
     async def _stream(self, running: asyncio.Future[None], receive: Receive, send: Send) -> None:
         """Send lines as they come, and signs of life. Interrupt the cell if the client goes away."""
-        leaving = asyncio.ensure_future(_disconnected(receive))
+        leaving = asyncio.ensure_future(until_disconnect(receive))
         started = False
         try:
             while not (leaving.done() or (running.done() and not self._lines)):
@@ -210,9 +211,7 @@ class Run:
                 self._add(results.NO_INPUT)
                 await self._service.interrupt(session_id, wait=0.0)
             elif not (asked_for_input and isinstance(event, ErrorRaised | Done)):
-                if isinstance(event, ResultShown | DisplayShown):
-                    event = await self._with_full_image(event)
-                translated = results.translate(event)
+                translated = results.translate(await with_full_image(self._service, session_id, event))
                 if translated is not None:
                     self._add(translated)
             while self._size > MAX_WAITING_BYTES:
@@ -233,20 +232,5 @@ class Run:
         except errors.NotFound:
             raise SandboxNotRunning("the sandbox was killed during a run") from None
 
-    async def _with_full_image(self, event: ResultShown | DisplayShown) -> ResultShown | DisplayShown:
-        """Return the event with its image in full size, where ingle shows it smaller."""
-        full = event.metadata.get(IMAGE, {}).get("full")
-        if not full:
-            return event
-        with contextlib.suppress(errors.IngleError):
-            image = await self._service.figure(self._context.session_id, full["file"])
-            return results.with_image(event, image)
-        return event
-
 
 NDJSON = (b"content-type", b"application/x-ndjson")
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -13,14 +13,14 @@ from starlette.routing import Route
 
 from ingle import errors
 from ingle.compat.e2b.connect import Stream, read_frames, read_one
-from ingle.compat.e2b.requests import header, sandbox_of
+from ingle.compat.e2b.requests import sandbox_of
 from ingle.compat.e2b.sandboxes import Process, Sandbox
-from ingle.events import Stderr, Stdout
+from ingle.compat.requests import header
+from ingle.events import LIVE_STATUSES, Stderr, Stdout
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewTask
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-LIVE = ("running", "paused")
 
 KEEPALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
 KEEPALIVE_HEADER = b"keepalive-ping-interval"
@@ -145,7 +145,7 @@ class Processes:
         asked = await read_one(request, Selected)
         pid, process = self._find(sandbox, asked.process)
         task = await sandbox.service.shell_status(process.task_id, wait=0.0)
-        if task.status not in LIVE:
+        if task.status not in LIVE_STATUSES:
             raise ProcessNotFound(str(pid))
         return self._stream(request, sandbox, pid, task.next_event)
 
@@ -165,7 +165,7 @@ class Processes:
                 task = await sandbox.service.shell_status(process.task_id, wait=0.0)
             except errors.TaskNotFound:
                 continue
-            if task.status in LIVE:
+            if task.status in LIVE_STATUSES:
                 tag = {} if process.tag is None else {"tag": process.tag}
                 listed.append({"config": process.config, "pid": pid, **tag})
         return JSONResponse({"processes": listed})
@@ -200,7 +200,7 @@ class Processes:
         sandbox = sandbox_of(request)
         asked = await read_body(request, SendSignal, MAX_BODY_BYTES)
         pid, process = self._find(sandbox, asked.process)
-        if (await sandbox.service.shell_status(process.task_id, wait=0.0)).status not in LIVE:
+        if (await sandbox.service.shell_status(process.task_id, wait=0.0)).status not in LIVE_STATUSES:
             raise ProcessNotFound(str(pid))
         await sandbox.service.shell_cancel(process.task_id, wait=KILL_SECONDS)
         return JSONResponse({})

@@ -1,6 +1,5 @@
 """Events of a cell as lines of E2B's code interpreter. Pure functions."""
 
-import base64
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -65,12 +64,6 @@ def translate(event: AnyEvent) -> dict[str, Any] | None:
     if isinstance(event, Done) and (ended := event.result.exit) is not None and (ended.signal or ended.code):
         return RESTARTED
     return None
-
-
-def with_image(event: ResultShown | DisplayShown, image: bytes) -> ResultShown | DisplayShown:
-    """Return the event with another PNG."""
-    data = {**event.data, "image/png": base64.b64encode(image).decode()}
-    return msgspec.structs.replace(event, data=data)
 
 
 def _result(data: dict[str, str], *, main: bool) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from ingle.compat.e2b.control import Control
 from ingle.compat.e2b.filesystem import Filesystem
 from ingle.compat.e2b.interpreter import Interpreter
 from ingle.compat.e2b.processes import Processes
-from ingle.compat.e2b.requests import ACCESS_HEADER, ID_HEADER, KEY_HEADER, SANDBOX, TRAFFIC_HEADER, header
+from ingle.compat.e2b.requests import ACCESS_HEADER, ID_HEADER, KEY_HEADER, SANDBOX, TRAFFIC_HEADER
 from ingle.compat.e2b.sandboxes import Sandbox, Sandboxes, SandboxNotRunning
-from ingle.compat.scopes import check_scope
+from ingle.compat.requests import authorization, check_scope, header
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
@@ -64,9 +64,9 @@ class E2b:
         """Return the caller: by its key, or for requests to a sandbox by the token of that sandbox."""
         if key := header(scope, KEY_HEADER):
             return await principals.find(key.encode())
-        scheme, _, token = header(scope, b"authorization").partition(" ")
-        if scheme.lower() == "bearer":
-            return await principals.find(token.strip().encode())
+        scheme, credentials = authorization(scope)
+        if scheme == "bearer":
+            return await principals.find(credentials)
         if not _is_about_sandbox(scope):
             return None
         token = header(scope, TRAFFIC_HEADER) or header(scope, ACCESS_HEADER)

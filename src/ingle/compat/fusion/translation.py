@@ -19,7 +19,9 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.callers import SERVICE
 from ingle.compat.fusion.runs import ERROR, FINISHED, MAX_SECONDS, MEMORY, TIME_LIMIT, Cell, Command, Run, new_run
+from ingle.compat.requests import authorization
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewCell
@@ -73,16 +75,10 @@ class Fusion:
 
     async def authenticate(self, scope: Scope, principals: Principals) -> Principal | None:
         """Return the caller by its token: as `Bearer`, or as the password in the address of the server."""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, given = value.partition(b" ")
-                token = given.strip()
-                if scheme.lower() == b"basic":
-                    token = _password(token)
-                elif scheme.lower() != b"bearer":
-                    return None
-                return await principals.find(token)
-        return None
+        scheme, given = authorization(scope)
+        if scheme not in ("basic", "bearer"):
+            return None
+        return await principals.find(_password(given) if scheme == "basic" else given)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,7 +92,7 @@ class Fusion:
         return JSONResponse("pong")
 
     async def _run_code(self, request: Request) -> Response:
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         asked = await read_body(request, RunCode, self._max_body)
         if asked.language not in LANGUAGES:
             return _refusal(f"the language {asked.language[:80]!r} is not offered; use python or bash")
@@ -113,7 +109,7 @@ class Fusion:
         return _answer(status, message, files, compile_result=None, run_result=msgspec.to_builtins(ended))
 
     async def _run_jupyter(self, request: Request) -> Response:
-        service: Service = request.scope["ingle.service"]
+        service: Service = request.scope[SERVICE]
         asked = await read_body(request, RunJupyter, self._max_body)
         if asked.kernel != "python3":
             return _refusal(f"the kernel {asked.kernel[:80]!r} is not offered; use python3")

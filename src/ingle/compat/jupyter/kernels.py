@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from ingle import errors
+from ingle.compat.requests import moment
 from ingle.events import SessionInfo
 from ingle.requests import NewSession
 from ingle.service import Service
@@ -166,11 +167,11 @@ class Kernels:
 
     def _model(self, service: Service, info: SessionInfo) -> dict[str, Any]:
         made = kernel_id(service.caller.tenant, info.session_id)
-        moment = info.last_executed or info.created_at
+        last = datetime.fromtimestamp(info.last_executed or info.created_at, UTC)
         return {
             "id": made,
             "name": (info.environment or DEFAULT_SPEC) if made in self._started else JOIN + info.session_id,
-            "last_activity": datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z"),
+            "last_activity": moment(last),
             "execution_state": execution_state(info.state),
             "connections": self.connections[made],
             "session_name": info.session_id,

@@ -12,9 +12,11 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.callers import SERVICE
 from ingle.compat.jupyter.channels import Channels
 from ingle.compat.jupyter.kernels import DEFAULT_SPEC, Kernel, Kernels
 from ingle.compat.jupyter.sessions import ChangedSession, JupyterSessions, NewJupyterSession
+from ingle.compat.requests import authorization, moment
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.routes.bodies import read_body
 from ingle.service import Service
@@ -27,7 +29,6 @@ MAX_QUERY_BYTES = 8192
 OWN_VARIABLES = "KERNEL_"
 """Prefix of variables by which gateways talk among themselves. They are not for sessions."""
 
-SERVICE = "ingle.service"
 CHANNELS = re.compile(r"/api/kernels/(?P<kernel_id>[^/]+)/channels")
 
 
@@ -44,7 +45,7 @@ class Jupyter:
     paths: Sequence[str] = ("/api",)
 
     def __init__(self, service: Service) -> None:
-        self._started_at = _now()
+        self._started_at = moment(datetime.now(UTC))
         self._kernels = Kernels()
         self._sessions = JupyterSessions(self._kernels)
         kernel = "/api/kernels/{kernel_id}"
@@ -69,12 +70,9 @@ class Jupyter:
     async def authenticate(self, scope: Scope, principals: Principals) -> Principal | None:
         """Return the caller by its token: a header with `token` or `Bearer`, or `?token=`, which is then removed."""
         asked = _take_token(scope)
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, token = value.partition(b" ")
-                if scheme.lower() not in (b"token", b"bearer"):
-                    return None
-                return await principals.find(token.strip())
+        scheme, token = authorization(scope)
+        if scheme:
+            return await principals.find(token) if scheme in ("token", "bearer") else None
         return None if asked is None else await principals.find(asked.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,7 +183,3 @@ def _take_token(scope: Scope) -> str | None:
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     raise errors.NotFound(f"there is no route {scope['path'][:200]!r}")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
