@@ -98,7 +98,7 @@ def test_an_exit_and_a_timeout_are_told_in_words(session: Session) -> None:
 
 def test_a_run_waits_for_as_long_as_it_takes_and_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request waits for a small part of the cell's time; the client goes on asking."""
-    monkeypatch.setattr("ingle.client.sync.session.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("ingle.client.address.POLL_SECONDS", 0.05)
     done = session.run("import time\nruns = globals().get('runs', 0) + 1\ntime.sleep(1)\nruns")
     assert (done.status, done.text, done.cell) == ("ok", "1", 1)
 

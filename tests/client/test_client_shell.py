@@ -56,7 +56,7 @@ def test_it_asks_as_often_as_it_takes(client: Client, tmp_path: Path, monkeypatc
             (tmp_path / "go").touch()
         return status(self, task_id, turn, query)
 
-    monkeypatch.setattr("ingle.client.sync.shell.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("ingle.client.address.POLL_SECONDS", 0.05)
     monkeypatch.setattr(type(client), "_status", counted)
     task = client.shell(f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done; echo over")
     assert (task.stdout, task.status) == ("over\n", "done")

@@ -181,6 +181,10 @@ def file_address(path: str) -> tuple[str, dict[str, str | int | float] | None]:
     return f"/files/{file_path(name)}", {"folder": folder or "/"}
 
 
+POLL_SECONDS = 25.0
+"""Time of one long poll for a cell or a task; the client repeats it. Proxies close silent connections after longer."""
+
+
 class Retries:
     """Pauses between retries, until they have failed for `patience` seconds.
 
@@ -218,3 +222,9 @@ def time_left(deadline: float | None) -> float | None:
 
 def deadline_after(seconds: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
+
+
+def poll_seconds(deadline: float | None) -> float:
+    """Return the time of the next long poll before a deadline."""
+    left = time_left(deadline)
+    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

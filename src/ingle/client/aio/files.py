@@ -15,28 +15,24 @@ class AsyncFiles(AsyncAttached):
 
     async def read_file(self, path: str) -> bytes:
         """Return the contents of a file."""
-        await self._attach()
         below, query = file_address(path)
         return await self._get(below, query)
 
     async def write_file(self, path: str, data: bytes | str) -> FileInfo:
         """Write a file atomically, and create missing folders. Text is encoded as UTF-8."""
-        await self._attach()
         content = data.encode() if isinstance(data, str) else data
         below, query = file_address(path)
-        said = await self._connection.request("PUT", self._path + below, content=content, query=query, repeatable=True)
+        said = await self._request("PUT", below, content=content, query=query, repeatable=True)
         return read(said, FileInfo)
 
     async def list_files(self, folder: str = "") -> list[FileInfo]:
         """Return the files in the session's folder, or in another one."""
-        await self._attach()
         return read(await self._get("/files", {"folder": folder} if folder else None), FileList).files
 
     async def delete_file(self, path: str) -> None:
         """Remove a file, or an empty folder."""
-        await self._attach()
         below, query = file_address(path)
-        await self._connection.request("DELETE", self._path + below, query=query)
+        await self._request("DELETE", below, query=query)
 
     async def upload(self, local: "str | os.PathLike[str]", remote: str | None = None) -> Transferred:
         """Copy a local file or folder to the path `remote` in the session; default: under its own name.

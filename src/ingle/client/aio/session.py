@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.client.address import deadline_after, file_path, time_left
-from ingle.client.aio.attached import POLL_SECONDS
+from ingle.client.address import POLL_SECONDS, deadline_after, file_path, poll_seconds
 from ingle.client.aio.event_reader import AsyncCellReader, AsyncEventReader
 from ingle.client.aio.files import AsyncFiles
 from ingle.client.aio.io import EventStream, aclosing, call
@@ -125,7 +124,7 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         deadline = deadline_after(wait)
         callbacks = (on_stdout, on_stderr, on_display, on_result, on_error, on_input)
         if all(callback is None for callback in callbacks):
-            return await self._settled(await self._begin(code, timeout, envs, queue, _poll_seconds(deadline)), deadline)
+            return await self._settled(await self._begin(code, timeout, envs, queue, poll_seconds(deadline)), deadline)
         result = await self._begin(code, timeout, envs, queue, 0.0)
         async with aclosing(await self._cell_events(result.cell, deadline)) as events:
             async for event in events:
@@ -233,7 +232,7 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         deadline = deadline_after(wait)
         if cell is None:
             cell = (await self.info()).execution_count
-        return await self._settled(await self._cell(cell, _poll_seconds(deadline)), deadline)
+        return await self._settled(await self._cell(cell, poll_seconds(deadline)), deadline)
 
     async def input(self, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
         """Answer a cell that waits for input, and wait for its result as `run` does.
@@ -242,14 +241,15 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         raised and the text is not sent.
         """
         deadline = deadline_after(wait)
-        return await self._settled(await self._input(text, eof, _poll_seconds(deadline)), deadline)
+        return await self._settled(await self._input(text, eof, poll_seconds(deadline)), deadline)
 
     async def interrupt(self, *, wait: float | None = None) -> Result | None:
         """Interrupt the running cell, and return its result when the session is ready; None if no cell ran."""
+        # Before the deadline is set: to find the session takes no time of the wait.
         await self._attach()
         deadline = deadline_after(wait)
-        turn = _poll_seconds(deadline)
-        said = await self._connection.request("POST", self._path + "/interrupt", body={"wait": turn}, wait=turn)
+        turn = poll_seconds(deadline)
+        said = await self._request("POST", "/interrupt", body={"wait": turn}, wait=turn)
         if b'"interrupted":false' in said[:64]:
             return None
         return await self._settled(read(said, Result), deadline)
@@ -259,13 +259,11 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
         `skipped` in the answer lists what could not be saved. `Client.load` restores it.
         """
-        await self._attach()
-        said = await self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVE_SECONDS)
+        said = await self._request("POST", "/save", body={"name": name}, wait=SAVE_SECONDS)
         return read(said, Saved)
 
     async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """Return code, status and times of the cells from number `first` on."""
-        await self._attach()
         said = await self._get("/cells", {"first": first, "count": count})
         return read(said, CellList).cells
 
@@ -282,7 +280,6 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
         Continue at `next_line` of the answer, which is None at the end.
         """
-        await self._attach()
         query: dict[str, str | int | float] = {"stream": stream, "from_line": from_line, "lines": lines}
         if grep is not None:
             query["grep"] = grep
@@ -325,12 +322,10 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
     async def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""
-        await self._attach()
         return read(await self._get("/variables"), Variables)
 
     async def variable(self, name: str) -> VariableValue:
         """Return one variable with its `value` (its `str`) and its `repr`, limited in time and size."""
-        await self._attach()
         return read(await self._get(f"/variables/{file_path(name)}"), VariableValue)
 
     async def complete(self, code: str, cursor: int | None = None) -> Completion:
@@ -349,14 +344,12 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         return read(await self._help("/is_complete", {"code": code}), Completeness)
 
     async def _help(self, path: str, given: dict[str, Any]) -> bytes:
-        await self._attach()
         body = {name: value for name, value in given.items() if value is not None}
-        return await self._connection.request("POST", self._path + path, body=body, repeatable=True, wait=POLL_SECONDS)
+        return await self._request("POST", path, body=body, repeatable=True, wait=POLL_SECONDS)
 
     async def clear(self) -> SessionInfo:
         """Reset the namespace; the session, its cell numbers and their outputs stay."""
-        await self._attach()
-        return read(await self._connection.request("POST", self._path + "/clear", wait=POLL_SECONDS), SessionInfo)
+        return read(await self._request("POST", "/clear", wait=POLL_SECONDS), SessionInfo)
 
     # --- forks and checkpoints ---
 
@@ -380,12 +373,11 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
     async def _fork(
         self, count: int, name: str | None, at: int | None, reseed: bool, keep: bool
     ) -> "list[AsyncSession]":
-        await self._attach()
         base = name if name is not None else f"s-{secrets.token_hex(6)}"
         names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
         body = {"session_id": base, "count": count, "reseed": reseed} | ({} if at is None else {"at": at})
         try:
-            await self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
+            await self._request("POST", "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
         except errors.SessionExists:
             if name is not None:
                 raise
@@ -397,21 +389,16 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Store the current state in memory, for `rollback`."""
-        await self._attach()
-        said = await self._connection.request(
-            "POST", self._path + "/checkpoints", body={"name": name}, repeatable=True, wait=POLL_SECONDS
-        )
+        said = await self._request("POST", "/checkpoints", body={"name": name}, repeatable=True, wait=POLL_SECONDS)
         return read(said, CheckpointInfo)
 
     async def checkpoints(self) -> list[CheckpointInfo]:
         """Return the checkpoints, oldest first."""
-        await self._attach()
         return read(await self._get("/checkpoints"), CheckpointList).checkpoints
 
     async def drop_checkpoint(self, name: str) -> None:
         """Remove a checkpoint, and free its memory."""
-        await self._attach()
-        await self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+        await self._request("DELETE", f"/checkpoints/{name}")
 
     async def diff(self, to: str | None = None, *, compare_seconds: float | None = None) -> Diff:
         """Return what differs between a checkpoint, a fork or a snapshot, and the session as it is now.
@@ -420,7 +407,6 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
 
         Without a name, compare with the checkpoint that `rollback` would return to.
         """
-        await self._attach()
         given = {"to": to, "compare_seconds": None if compare_seconds is None else str(compare_seconds)}
         return read(await self._get("/diff", {name: text for name, text in given.items() if text is not None}), Diff)
 
@@ -430,11 +416,8 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         Without a name, return to the state before the last cell (with `checkpoints="auto"`), or else to the newest
         checkpoint.
         """
-        await self._attach()
         body = {} if name is None else {"name": name}
-        said = await self._connection.request(
-            "POST", self._path + "/rollback", body=body, repeatable=True, wait=POLL_SECONDS
-        )
+        said = await self._request("POST", "/rollback", body=body, repeatable=True, wait=POLL_SECONDS)
         return read(said, RolledBack)
 
     async def close(self) -> None:
@@ -457,13 +440,12 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         turn: float,
         script: Script | None = None,
     ) -> Result:
-        await self._attach()
         given = {"code": code, "wait": turn, "queue": queue, "timeout": timeout, "envs": envs, "script": script}
         body = {name: value for name, value in given.items() if value is not None}
         # All attempts have the same key, so the cell runs once whether the request or the answer was lost.
-        said = await self._connection.request(
+        said = await self._request(
             "POST",
-            self._path + "/execute",
+            "/execute",
             body=body,
             headers={"Idempotency-Key": secrets.token_hex(16)},
             wait=QUEUE_SECONDS if queue else turn,
@@ -472,21 +454,14 @@ class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTransc
         return read(said, Result)
 
     async def _input(self, text: str, eof: bool, turn: float) -> Result:
-        await self._attach()
         body = {"text": text, "eof": eof, "wait": turn}
-        return read(await self._connection.request("POST", self._path + "/input", body=body, wait=turn), Result)
+        return read(await self._request("POST", "/input", body=body, wait=turn), Result)
 
     async def _cell(self, cell: int, turn: float, from_event: int = 0) -> Result:
-        await self._attach()
         return read(await self._get(f"/cells/{cell}", {"wait": turn, "from": from_event}, turn), Result)
 
     async def _settled(self, result: Result, deadline: float | None) -> Result:
         """Repeat requests until the cell has ended or waits for input, and return the result."""
-        while result.status == "running" and _poll_seconds(deadline) > 0:
-            result = await self._cell(result.cell, _poll_seconds(deadline))
+        while result.status == "running" and poll_seconds(deadline) > 0:
+            result = await self._cell(result.cell, poll_seconds(deadline))
         return result
-
-
-def _poll_seconds(deadline: float | None) -> float:
-    left = time_left(deadline)
-    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

@@ -9,14 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.address import deadline_after, task_path, time_left
+from ingle.client.address import POLL_SECONDS, deadline_after, poll_seconds, task_path
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.decode import read
 from ingle.events import LIVE_STATUSES, Task, TaskOutput
 from ingle.requests import Limits
-
-POLL_SECONDS = 25.0
-"""Time of one long poll for a task; the client repeats it. Proxies close silent connections after longer."""
 
 
 class TaskList(Struct):
@@ -64,7 +61,7 @@ class AsyncShell:
         body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         body |= {"command": command, "interactive": interactive, "pty": pty, "rows": size[0], "columns": size[1]}
         deadline = deadline_after(wait)
-        body["wait"] = turn = _poll_seconds(deadline)
+        body["wait"] = turn = poll_seconds(deadline)
         # All attempts have the same key, so the command starts once whether the request or the answer was lost.
         said = await self._connection.request(
             "POST",
@@ -75,8 +72,8 @@ class AsyncShell:
             repeatable=True,
         )
         task = read(said, Task)
-        while _runs(task) and task.exit_code is None and task.signal is None and _poll_seconds(deadline) > 0:
-            task = await self._status(task.task_id, _poll_seconds(deadline), {})
+        while _runs(task) and task.exit_code is None and task.signal is None and poll_seconds(deadline) > 0:
+            task = await self._status(task.task_id, poll_seconds(deadline), {})
         return task
 
     async def shell_status(
@@ -88,9 +85,9 @@ class AsyncShell:
         """
         deadline = deadline_after(wait)
         query: dict[str, str | int | float] = {"from_line": from_line, "from": from_event}
-        task = await self._status(task_id, _poll_seconds(deadline), query)
-        while _runs(task) and _poll_seconds(deadline) > 0:
-            task = await self._status(task_id, _poll_seconds(deadline), query)
+        task = await self._status(task_id, poll_seconds(deadline), query)
+        while _runs(task) and poll_seconds(deadline) > 0:
+            task = await self._status(task_id, poll_seconds(deadline), query)
         return task
 
     async def shell_cancel(self, task_id: str) -> Task:
@@ -151,8 +148,3 @@ class AsyncShell:
 
 def _runs(task: Task) -> bool:
     return task.status in LIVE_STATUSES
-
-
-def _poll_seconds(deadline: float | None) -> float:
-    left = time_left(deadline)
-    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

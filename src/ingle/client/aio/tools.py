@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.aio.attached import POLL_SECONDS, AsyncAttached
+from ingle.client.address import POLL_SECONDS
+from ingle.client.aio.attached import AsyncAttached
 from ingle.client.aio.provided import AsyncProvided, as_functions
 from ingle.client.decode import read
 from ingle.grants import ApprovalInfo
@@ -44,16 +45,12 @@ class AsyncTools(AsyncAttached):
 
     async def tools(self) -> list[ServerInfo]:
         """Return the servers of tools that the session's code may call, with their tools."""
-        await self._attach()
-        return read(await self._get("/tools", None, POLL_SECONDS), ServerList).servers
+        return read(await self._get("/tools", turn=POLL_SECONDS), ServerList).servers
 
     async def approvals(self) -> list[ApprovalInfo]:
         """Return the calls of tools that wait for a person."""
-        await self._attach()
         return read(await self._get("/approvals"), ApprovalList).approvals
 
     async def approve(self, approval_id: str, *, allow: bool = True) -> ApprovalInfo:
         """Allow or refuse a call that waits for a person. The token needs the scope `approve`."""
-        await self._attach()
-        path = f"{self._path}/approvals/{approval_id}"
-        return read(await self._connection.request("POST", path, body={"allow": allow}), ApprovalInfo)
+        return read(await self._request("POST", f"/approvals/{approval_id}", body={"allow": allow}), ApprovalInfo)

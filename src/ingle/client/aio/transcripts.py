@@ -16,21 +16,16 @@ class AsyncTranscripts(AsyncAttached):
 
         The format is `ipynb`, `py`, `md`, or `html`: a page that runs no script.
         """
-        await self._attach()
-        path = f"{self._path}/export"
-        return await self._connection.request("GET", path, query={"format": format}, wait=EXPORT_SECONDS)
+        return await self._request("GET", "/export", query={"format": format}, wait=EXPORT_SECONDS)
 
     async def note(self, text: str, *, raw: bool = False) -> None:
         """Put a note between the cells of the transcript: Markdown, or with `raw` text that nothing renders."""
-        await self._attach()
-        await self._connection.request("POST", f"{self._path}/notes", body={"text": text, "raw": raw})
+        await self._request("POST", "/notes", body={"text": text, "raw": raw})
 
     async def usage(self) -> SessionUsage:
         """Return the CPU and memory that the session used in the last half hour, with its limit."""
-        await self._attach()
-        return read(await self._connection.request("GET", f"{self._path}/usage"), SessionUsage)
+        return read(await self._request("GET", "/usage"), SessionUsage)
 
     async def network(self) -> NetworkUse:
         """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
-        await self._attach()
-        return read(await self._connection.request("GET", f"{self._path}/network"), NetworkUse)
+        return read(await self._request("GET", "/network"), NetworkUse)

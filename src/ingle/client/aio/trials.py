@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct, to_builtins
 
 from ingle import errors
-from ingle.client.address import file_path
-from ingle.client.aio.attached import POLL_SECONDS, AsyncAttached
+from ingle.client.address import POLL_SECONDS, file_path
+from ingle.client.aio.attached import AsyncAttached
 from ingle.client.decode import read
 from ingle.client.results import Result
 from ingle.requests import CommitPolicy
@@ -42,9 +42,7 @@ class AsyncTrials(AsyncAttached):
 
     async def trials(self) -> list[TrialInfo]:
         """Return the trials that wait for a commit or a discard."""
-        await self._attach()
-        said = await self._connection.request("GET", self._path + "/trials", wait=POLL_SECONDS, repeatable=True)
-        return read(said, TrialList).trials
+        return read(await self._get("/trials", turn=POLL_SECONDS), TrialList).trials
 
     async def commit(self, trial: str | None = None) -> Committed:
         """Make a trial the session. Nothing runs again. Default: the open one."""
@@ -97,9 +95,7 @@ class AsyncTrials(AsyncAttached):
 
     async def failures(self) -> list[FailureInfo]:
         """Return the failed cells whose moment is kept, the oldest first. See `keep_failures`."""
-        await self._attach()
-        said = await self._connection.request("GET", self._path + "/failures", wait=POLL_SECONDS, repeatable=True)
-        return read(said, FailureList).failures
+        return read(await self._get("/failures", turn=POLL_SECONDS), FailureList).failures
 
     async def inspect_failure(self, expression: str, *, cell: int | None = None, frame: int = -1) -> Inspected:
         """Evaluate an expression in a frame of a failed cell, by default the last one. The session goes on.
@@ -118,7 +114,6 @@ class AsyncTrials(AsyncAttached):
         return read(await self._copy_request("/adopt", {"fork": fork}), Committed)
 
     async def _copy_request(self, path: str, given: Mapping[str, object]) -> bytes:
-        await self._attach()
         body = {name: value for name, value in given.items() if value is not None}
         # Not repeated: a second commit would find no trial.
-        return await self._connection.request("POST", self._path + path, body=body, wait=COPY_SECONDS)
+        return await self._request("POST", path, body=body, wait=COPY_SECONDS)

@@ -33,11 +33,10 @@ class AsyncValues(AsyncAttached):
 
     async def set(self, name: str, value: Any) -> None:
         """Set a variable of the session to a value of a kind that `get` returns."""
-        await self._attach()
         kind, data = await in_thread(_write, value)
-        path = f"{self._path}/variables/{file_path(name)}/value"
+        path = f"/variables/{file_path(name)}/value"
         headers = {"Content-Type": values.MEDIA_TYPES[kind]}
-        await self._connection.exchange("PUT", path, content=data, headers=headers, wait=VALUE_SECONDS, repeatable=True)
+        await self._request("PUT", path, content=data, headers=headers, wait=VALUE_SECONDS, repeatable=True)
 
 
 def _read(kind: str, data: bytes) -> Any:

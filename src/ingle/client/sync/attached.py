@@ -12,9 +12,6 @@ from ingle.client.sync.io import Lock
 from ingle.events import Restored, SessionInfo
 from ingle.settings import LEVELS
 
-POLL_SECONDS = 25.0
-"""Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
-
 START_SECONDS = 330.0
 """Time in which a service creates a session: under pressure it waits for its turn for five minutes at most."""
 
@@ -94,9 +91,34 @@ class Attached:
 
     def info(self) -> SessionInfo:
         """Return the current state, cell count, variables and Python version."""
-        found = read(self._get(""), SessionInfo)
+        found = read(self._connection.request("GET", self._path, repeatable=True), SessionInfo)
         self._connection.durable[self.name] = found.durable
         return found
 
     def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
-        return self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)
+        return self._request("GET", below, query=query, wait=turn, repeatable=True)
+
+    def _request(
+        self,
+        method: str,
+        below: str,
+        *,
+        body: Any = None,
+        content: bytes | None = None,
+        query: dict[str, str | int | float] | None = None,
+        headers: dict[str, str] | None = None,
+        wait: float = 0.0,
+        repeatable: bool = False,
+    ) -> bytes:
+        """Find or create the session, then send a request whose path is below its own, as `Connection` does."""
+        self._attach()
+        return self._connection.request(
+            method,
+            self._path + below,
+            body=body,
+            content=content,
+            query=query,
+            headers=headers,
+            wait=wait,
+            repeatable=repeatable,
+        )

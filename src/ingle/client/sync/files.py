@@ -16,28 +16,24 @@ class Files(Attached):
 
     def read_file(self, path: str) -> bytes:
         """Return the contents of a file."""
-        self._attach()
         below, query = file_address(path)
         return self._get(below, query)
 
     def write_file(self, path: str, data: bytes | str) -> FileInfo:
         """Write a file atomically, and create missing folders. Text is encoded as UTF-8."""
-        self._attach()
         content = data.encode() if isinstance(data, str) else data
         below, query = file_address(path)
-        said = self._connection.request("PUT", self._path + below, content=content, query=query, repeatable=True)
+        said = self._request("PUT", below, content=content, query=query, repeatable=True)
         return read(said, FileInfo)
 
     def list_files(self, folder: str = "") -> list[FileInfo]:
         """Return the files in the session's folder, or in another one."""
-        self._attach()
         return read(self._get("/files", {"folder": folder} if folder else None), FileList).files
 
     def delete_file(self, path: str) -> None:
         """Remove a file, or an empty folder."""
-        self._attach()
         below, query = file_address(path)
-        self._connection.request("DELETE", self._path + below, query=query)
+        self._request("DELETE", below, query=query)
 
     def upload(self, local: "str | os.PathLike[str]", remote: str | None = None) -> Transferred:
         """Copy a local file or folder to the path `remote` in the session; default: under its own name.

@@ -65,7 +65,7 @@ class Provided:
         try:
             self._socket.send_text(frame(wanted.id, fields))
         except (ConnectionClosed, OSError):
-            return  # nobody waits for it any more
+            return  # the session or the connection has ended
 
     def close(self) -> None:
         """Withdraw the functions. Calls in flight fail in the session."""

@@ -13,10 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.client.address import deadline_after, file_path, time_left
+from ingle.client.address import POLL_SECONDS, deadline_after, file_path, poll_seconds
 from ingle.client.decode import OtherEvent, bundle_of, kind_of, read
 from ingle.client.results import Result
-from ingle.client.sync.attached import POLL_SECONDS
 from ingle.client.sync.event_reader import CellReader, EventReader
 from ingle.client.sync.files import Files
 from ingle.client.sync.io import EventStream, call, closing
@@ -125,7 +124,7 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         deadline = deadline_after(wait)
         callbacks = (on_stdout, on_stderr, on_display, on_result, on_error, on_input)
         if all(callback is None for callback in callbacks):
-            return self._settled(self._begin(code, timeout, envs, queue, _poll_seconds(deadline)), deadline)
+            return self._settled(self._begin(code, timeout, envs, queue, poll_seconds(deadline)), deadline)
         result = self._begin(code, timeout, envs, queue, 0.0)
         with closing(self._cell_events(result.cell, deadline)) as events:
             for event in events:
@@ -233,7 +232,7 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         deadline = deadline_after(wait)
         if cell is None:
             cell = (self.info()).execution_count
-        return self._settled(self._cell(cell, _poll_seconds(deadline)), deadline)
+        return self._settled(self._cell(cell, poll_seconds(deadline)), deadline)
 
     def input(self, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
         """Answer a cell that waits for input, and wait for its result as `run` does.
@@ -242,14 +241,15 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         raised and the text is not sent.
         """
         deadline = deadline_after(wait)
-        return self._settled(self._input(text, eof, _poll_seconds(deadline)), deadline)
+        return self._settled(self._input(text, eof, poll_seconds(deadline)), deadline)
 
     def interrupt(self, *, wait: float | None = None) -> Result | None:
         """Interrupt the running cell, and return its result when the session is ready; None if no cell ran."""
+        # Before the deadline is set: to find the session takes no time of the wait.
         self._attach()
         deadline = deadline_after(wait)
-        turn = _poll_seconds(deadline)
-        said = self._connection.request("POST", self._path + "/interrupt", body={"wait": turn}, wait=turn)
+        turn = poll_seconds(deadline)
+        said = self._request("POST", "/interrupt", body={"wait": turn}, wait=turn)
         if b'"interrupted":false' in said[:64]:
             return None
         return self._settled(read(said, Result), deadline)
@@ -259,13 +259,11 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
         `skipped` in the answer lists what could not be saved. `Client.load` restores it.
         """
-        self._attach()
-        said = self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVE_SECONDS)
+        said = self._request("POST", "/save", body={"name": name}, wait=SAVE_SECONDS)
         return read(said, Saved)
 
     def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """Return code, status and times of the cells from number `first` on."""
-        self._attach()
         said = self._get("/cells", {"first": first, "count": count})
         return read(said, CellList).cells
 
@@ -282,7 +280,6 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
         Continue at `next_line` of the answer, which is None at the end.
         """
-        self._attach()
         query: dict[str, str | int | float] = {"stream": stream, "from_line": from_line, "lines": lines}
         if grep is not None:
             query["grep"] = grep
@@ -325,12 +322,10 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
     def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""
-        self._attach()
         return read(self._get("/variables"), Variables)
 
     def variable(self, name: str) -> VariableValue:
         """Return one variable with its `value` (its `str`) and its `repr`, limited in time and size."""
-        self._attach()
         return read(self._get(f"/variables/{file_path(name)}"), VariableValue)
 
     def complete(self, code: str, cursor: int | None = None) -> Completion:
@@ -349,14 +344,12 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         return read(self._help("/is_complete", {"code": code}), Completeness)
 
     def _help(self, path: str, given: dict[str, Any]) -> bytes:
-        self._attach()
         body = {name: value for name, value in given.items() if value is not None}
-        return self._connection.request("POST", self._path + path, body=body, repeatable=True, wait=POLL_SECONDS)
+        return self._request("POST", path, body=body, repeatable=True, wait=POLL_SECONDS)
 
     def clear(self) -> SessionInfo:
         """Reset the namespace; the session, its cell numbers and their outputs stay."""
-        self._attach()
-        return read(self._connection.request("POST", self._path + "/clear", wait=POLL_SECONDS), SessionInfo)
+        return read(self._request("POST", "/clear", wait=POLL_SECONDS), SessionInfo)
 
     # --- forks and checkpoints ---
 
@@ -378,12 +371,11 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         return self._fork(count, name, at, reseed, keep)
 
     def _fork(self, count: int, name: str | None, at: int | None, reseed: bool, keep: bool) -> "list[Session]":
-        self._attach()
         base = name if name is not None else f"s-{secrets.token_hex(6)}"
         names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
         body = {"session_id": base, "count": count, "reseed": reseed} | ({} if at is None else {"at": at})
         try:
-            self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
+            self._request("POST", "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
         except errors.SessionExists:
             if name is not None:
                 raise
@@ -395,21 +387,16 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
     def checkpoint(self, name: str) -> CheckpointInfo:
         """Store the current state in memory, for `rollback`."""
-        self._attach()
-        said = self._connection.request(
-            "POST", self._path + "/checkpoints", body={"name": name}, repeatable=True, wait=POLL_SECONDS
-        )
+        said = self._request("POST", "/checkpoints", body={"name": name}, repeatable=True, wait=POLL_SECONDS)
         return read(said, CheckpointInfo)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Return the checkpoints, oldest first."""
-        self._attach()
         return read(self._get("/checkpoints"), CheckpointList).checkpoints
 
     def drop_checkpoint(self, name: str) -> None:
         """Remove a checkpoint, and free its memory."""
-        self._attach()
-        self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+        self._request("DELETE", f"/checkpoints/{name}")
 
     def diff(self, to: str | None = None, *, compare_seconds: float | None = None) -> Diff:
         """Return what differs between a checkpoint, a fork or a snapshot, and the session as it is now.
@@ -418,7 +405,6 @@ class Session(Files, Values, Tools, Trials, Transcripts):
 
         Without a name, compare with the checkpoint that `rollback` would return to.
         """
-        self._attach()
         given = {"to": to, "compare_seconds": None if compare_seconds is None else str(compare_seconds)}
         return read(self._get("/diff", {name: text for name, text in given.items() if text is not None}), Diff)
 
@@ -428,9 +414,8 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         Without a name, return to the state before the last cell (with `checkpoints="auto"`), or else to the newest
         checkpoint.
         """
-        self._attach()
         body = {} if name is None else {"name": name}
-        said = self._connection.request("POST", self._path + "/rollback", body=body, repeatable=True, wait=POLL_SECONDS)
+        said = self._request("POST", "/rollback", body=body, repeatable=True, wait=POLL_SECONDS)
         return read(said, RolledBack)
 
     def close(self) -> None:
@@ -453,13 +438,12 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         turn: float,
         script: Script | None = None,
     ) -> Result:
-        self._attach()
         given = {"code": code, "wait": turn, "queue": queue, "timeout": timeout, "envs": envs, "script": script}
         body = {name: value for name, value in given.items() if value is not None}
         # All attempts have the same key, so the cell runs once whether the request or the answer was lost.
-        said = self._connection.request(
+        said = self._request(
             "POST",
-            self._path + "/execute",
+            "/execute",
             body=body,
             headers={"Idempotency-Key": secrets.token_hex(16)},
             wait=QUEUE_SECONDS if queue else turn,
@@ -468,21 +452,14 @@ class Session(Files, Values, Tools, Trials, Transcripts):
         return read(said, Result)
 
     def _input(self, text: str, eof: bool, turn: float) -> Result:
-        self._attach()
         body = {"text": text, "eof": eof, "wait": turn}
-        return read(self._connection.request("POST", self._path + "/input", body=body, wait=turn), Result)
+        return read(self._request("POST", "/input", body=body, wait=turn), Result)
 
     def _cell(self, cell: int, turn: float, from_event: int = 0) -> Result:
-        self._attach()
         return read(self._get(f"/cells/{cell}", {"wait": turn, "from": from_event}, turn), Result)
 
     def _settled(self, result: Result, deadline: float | None) -> Result:
         """Repeat requests until the cell has ended or waits for input, and return the result."""
-        while result.status == "running" and _poll_seconds(deadline) > 0:
-            result = self._cell(result.cell, _poll_seconds(deadline))
+        while result.status == "running" and poll_seconds(deadline) > 0:
+            result = self._cell(result.cell, poll_seconds(deadline))
         return result
-
-
-def _poll_seconds(deadline: float | None) -> float:
-    left = time_left(deadline)
-    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

@@ -10,14 +10,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.address import deadline_after, task_path, time_left
+from ingle.client.address import POLL_SECONDS, deadline_after, poll_seconds, task_path
 from ingle.client.decode import read
 from ingle.client.sync.connection import Connection
 from ingle.events import LIVE_STATUSES, Task, TaskOutput
 from ingle.requests import Limits
-
-POLL_SECONDS = 25.0
-"""Time of one long poll for a task; the client repeats it. Proxies close silent connections after longer."""
 
 
 class TaskList(Struct):
@@ -65,7 +62,7 @@ class Shell:
         body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         body |= {"command": command, "interactive": interactive, "pty": pty, "rows": size[0], "columns": size[1]}
         deadline = deadline_after(wait)
-        body["wait"] = turn = _poll_seconds(deadline)
+        body["wait"] = turn = poll_seconds(deadline)
         # All attempts have the same key, so the command starts once whether the request or the answer was lost.
         said = self._connection.request(
             "POST",
@@ -76,8 +73,8 @@ class Shell:
             repeatable=True,
         )
         task = read(said, Task)
-        while _runs(task) and task.exit_code is None and task.signal is None and _poll_seconds(deadline) > 0:
-            task = self._status(task.task_id, _poll_seconds(deadline), {})
+        while _runs(task) and task.exit_code is None and task.signal is None and poll_seconds(deadline) > 0:
+            task = self._status(task.task_id, poll_seconds(deadline), {})
         return task
 
     def shell_status(self, task_id: str, *, wait: float | None = 0.0, from_line: int = 0, from_event: int = 0) -> Task:
@@ -87,9 +84,9 @@ class Shell:
         """
         deadline = deadline_after(wait)
         query: dict[str, str | int | float] = {"from_line": from_line, "from": from_event}
-        task = self._status(task_id, _poll_seconds(deadline), query)
-        while _runs(task) and _poll_seconds(deadline) > 0:
-            task = self._status(task_id, _poll_seconds(deadline), query)
+        task = self._status(task_id, poll_seconds(deadline), query)
+        while _runs(task) and poll_seconds(deadline) > 0:
+            task = self._status(task_id, poll_seconds(deadline), query)
         return task
 
     def shell_cancel(self, task_id: str) -> Task:
@@ -150,8 +147,3 @@ class Shell:
 
 def _runs(task: Task) -> bool:
     return task.status in LIVE_STATUSES
-
-
-def _poll_seconds(deadline: float | None) -> float:
-    left = time_left(deadline)
-    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from ingle.client.address import POLL_SECONDS
 from ingle.client.decode import read
-from ingle.client.sync.attached import POLL_SECONDS, Attached
+from ingle.client.sync.attached import Attached
 from ingle.client.sync.provided import Provided, as_functions
 from ingle.grants import ApprovalInfo
 from ingle.tools.shapes import ServerInfo
@@ -45,16 +46,12 @@ class Tools(Attached):
 
     def tools(self) -> list[ServerInfo]:
         """Return the servers of tools that the session's code may call, with their tools."""
-        self._attach()
-        return read(self._get("/tools", None, POLL_SECONDS), ServerList).servers
+        return read(self._get("/tools", turn=POLL_SECONDS), ServerList).servers
 
     def approvals(self) -> list[ApprovalInfo]:
         """Return the calls of tools that wait for a person."""
-        self._attach()
         return read(self._get("/approvals"), ApprovalList).approvals
 
     def approve(self, approval_id: str, *, allow: bool = True) -> ApprovalInfo:
         """Allow or refuse a call that waits for a person. The token needs the scope `approve`."""
-        self._attach()
-        path = f"{self._path}/approvals/{approval_id}"
-        return read(self._connection.request("POST", path, body={"allow": allow}), ApprovalInfo)
+        return read(self._request("POST", f"/approvals/{approval_id}", body={"allow": allow}), ApprovalInfo)

@@ -17,21 +17,16 @@ class Transcripts(Attached):
 
         The format is `ipynb`, `py`, `md`, or `html`: a page that runs no script.
         """
-        self._attach()
-        path = f"{self._path}/export"
-        return self._connection.request("GET", path, query={"format": format}, wait=EXPORT_SECONDS)
+        return self._request("GET", "/export", query={"format": format}, wait=EXPORT_SECONDS)
 
     def note(self, text: str, *, raw: bool = False) -> None:
         """Put a note between the cells of the transcript: Markdown, or with `raw` text that nothing renders."""
-        self._attach()
-        self._connection.request("POST", f"{self._path}/notes", body={"text": text, "raw": raw})
+        self._request("POST", "/notes", body={"text": text, "raw": raw})
 
     def usage(self) -> SessionUsage:
         """Return the CPU and memory that the session used in the last half hour, with its limit."""
-        self._attach()
-        return read(self._connection.request("GET", f"{self._path}/usage"), SessionUsage)
+        return read(self._request("GET", "/usage"), SessionUsage)
 
     def network(self) -> NetworkUse:
         """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
-        self._attach()
-        return read(self._connection.request("GET", f"{self._path}/network"), NetworkUse)
+        return read(self._request("GET", "/network"), NetworkUse)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from msgspec import Struct, to_builtins
 
 from ingle import errors
-from ingle.client.address import file_path
+from ingle.client.address import POLL_SECONDS, file_path
 from ingle.client.decode import read
 from ingle.client.results import Result
-from ingle.client.sync.attached import POLL_SECONDS, Attached
+from ingle.client.sync.attached import Attached
 from ingle.requests import CommitPolicy
 from ingle.trials import Committed, FailureInfo, Inspected, Merged, TrialInfo, Tried
 
@@ -43,9 +43,7 @@ class Trials(Attached):
 
     def trials(self) -> list[TrialInfo]:
         """Return the trials that wait for a commit or a discard."""
-        self._attach()
-        said = self._connection.request("GET", self._path + "/trials", wait=POLL_SECONDS, repeatable=True)
-        return read(said, TrialList).trials
+        return read(self._get("/trials", turn=POLL_SECONDS), TrialList).trials
 
     def commit(self, trial: str | None = None) -> Committed:
         """Make a trial the session. Nothing runs again. Default: the open one."""
@@ -98,9 +96,7 @@ class Trials(Attached):
 
     def failures(self) -> list[FailureInfo]:
         """Return the failed cells whose moment is kept, the oldest first. See `keep_failures`."""
-        self._attach()
-        said = self._connection.request("GET", self._path + "/failures", wait=POLL_SECONDS, repeatable=True)
-        return read(said, FailureList).failures
+        return read(self._get("/failures", turn=POLL_SECONDS), FailureList).failures
 
     def inspect_failure(self, expression: str, *, cell: int | None = None, frame: int = -1) -> Inspected:
         """Evaluate an expression in a frame of a failed cell, by default the last one. The session goes on.
@@ -119,7 +115,6 @@ class Trials(Attached):
         return read(self._copy_request("/adopt", {"fork": fork}), Committed)
 
     def _copy_request(self, path: str, given: Mapping[str, object]) -> bytes:
-        self._attach()
         body = {name: value for name, value in given.items() if value is not None}
         # Not repeated: a second commit would find no trial.
-        return self._connection.request("POST", self._path + path, body=body, wait=COPY_SECONDS)
+        return self._request("POST", path, body=body, wait=COPY_SECONDS)

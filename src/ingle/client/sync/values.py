@@ -34,11 +34,10 @@ class Values(Attached):
 
     def set(self, name: str, value: Any) -> None:
         """Set a variable of the session to a value of a kind that `get` returns."""
-        self._attach()
         kind, data = in_thread(_write, value)
-        path = f"{self._path}/variables/{file_path(name)}/value"
+        path = f"/variables/{file_path(name)}/value"
         headers = {"Content-Type": values.MEDIA_TYPES[kind]}
-        self._connection.exchange("PUT", path, content=data, headers=headers, wait=VALUE_SECONDS, repeatable=True)
+        self._request("PUT", path, content=data, headers=headers, wait=VALUE_SECONDS, repeatable=True)
 
 
 def _read(kind: str, data: bytes) -> Any:
