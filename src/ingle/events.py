@@ -161,7 +161,7 @@ class ToolCalled(Event, frozen=True, gc=False, tag="tool"):
 class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
     """`code` and `author` come with the state `running`: the source of the cell that starts, and who sent it.
 
-    A cell that goes on has no `code`. Its `author` is who has answered it, if somebody has.
+    A cell that goes on has no `code`. Its `author` is the one who answered it, if it was answered.
     """
 
     state: str
@@ -192,7 +192,7 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     value_event: int = 0
     """The sequence number of the event of the result's value, if it has one."""
     interrupted_by: Author | None = None
-    """Who asked for the interrupt of the cell, if somebody has."""
+    """The one who asked for the interrupt of the cell; null without an interrupt."""
 
 
 Streamed = Stdout | Stderr

@@ -102,13 +102,13 @@ async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Pa
     settings = make_settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
         await manager_of(service).warm()
-        ((spare,),) = [each._pool for each in launchers_of(service)]
-        os.kill(spare.pid, signal.SIGSTOP)
+        ((pooled,),) = [each._pool for each in launchers_of(service)]
+        os.kill(pooled.pid, signal.SIGSTOP)
         asked = asyncio.create_task(service.shell("touch made; ls"))
-        assert await until(lambda: spare.owner is not None)
-        # A room that is taken for ready too soon refuses the command at once.
+        assert await until(lambda: pooled.owner is not None)
+        # A sandbox that is taken for ready too soon refuses the command at once.
         await asyncio.wait({asked}, timeout=0.5)
-        os.kill(spare.pid, signal.SIGCONT)
+        os.kill(pooled.pid, signal.SIGCONT)
         task = await asked
         assert (task.status, task.exit_code, task.stdout) == ("done", 0, "made\n")
 

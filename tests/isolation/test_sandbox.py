@@ -108,7 +108,7 @@ async def test_two_sessions_do_not_see_each_other_and_are_two_users_where_the_se
 async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loaded_beforehand(
     mark: str, apart: Path, home: Path
 ) -> None:
-    """OpenSSL and others know a fork by its number: with the zygote's own number in its room, a session would not be
+    """OpenSSL and others know a fork by its number: with the zygote's own number in its sandbox, a session would not be
     one, and draw the keys of its neighbours."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(apart / "env")
     (library,) = (apart / "env").glob("lib/python3*/site-packages")

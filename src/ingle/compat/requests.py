@@ -1,4 +1,4 @@
-"""What translations read from a request: its headers, the rights of its token, and whether its client has gone."""
+"""Requests of all translations: their headers, the rights of their token, and the end of their connection."""
 
 import asyncio
 from collections.abc import Coroutine

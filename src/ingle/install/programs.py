@@ -301,7 +301,7 @@ def _open_folder(target: Path, project: Path | None, make: bool) -> int:
 
 
 def _create(file: Path, folder: int, data: bytes, mode: int) -> None:
-    """Write a new file in an open folder. Whatever has its name already is left alone."""
+    """Write a new file in an open folder. An existing file of this name is left alone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(file.name, flags, mode, dir_fd=folder)
@@ -360,7 +360,7 @@ def text_of(file: Path, data: bytes | None) -> str:
 
 
 def edited(file: Path, edit: Callable[..., str], text: str, *given: Any) -> str:
-    """Return the text as an editor makes it. What it refuses is told with the name of the file."""
+    """Return the text after `edit`. Its refusal is raised with the name of the file."""
     try:
         return edit(text, *given)
     except edit_config.BrokenFile as error:

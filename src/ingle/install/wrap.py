@@ -30,7 +30,7 @@ class Wrap:
     change: Change
     servers: Path
     entries: dict[str, Entry]
-    """What the second file has afterwards. Nothing: it is removed."""
+    """Servers of the second file afterwards. Without any, the file is removed."""
     moved: list[str]
     left: dict[str, str]
     """Servers that stay where they are, each with the reason."""

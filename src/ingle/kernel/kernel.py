@@ -104,7 +104,7 @@ class IngleKernel(Kernel):
         return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
 
     async def _run(self, code: str, *, silent: bool, allow_stdin: bool) -> Result | None:
-        """Run a cell and show what it shows. Return None if it read input that nobody can give."""
+        """Run a cell and show what it shows. Return None if it read input and the client takes no requests for it."""
         session = await self._session()
         refused = False
         async for event in without_prompts(session.stream(code, queue=True)):

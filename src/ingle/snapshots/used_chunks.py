@@ -30,7 +30,7 @@ class Used:
 
 class UsedChunks:
     def __init__(self, folder: Path, read: Callable[[Path], Manifest]) -> None:
-        """`read` returns the manifest of a path, whoever has written it."""
+        """`read` returns the manifest of a path, of any writer."""
         self._folder = folder
         self._read = read
         self._lock = threading.Lock()

@@ -99,7 +99,7 @@ class Provider:
     # --- messages to the client ---
 
     def send_by(self, send_now: Callable[[Outgoing], bool]) -> None:
-        """Send by this function. What it refuses, since the client does not read, waits for `calls`."""
+        """Send by this function. Messages that it refuses, because the client does not read, wait for `calls`."""
         self._send_now = send_now
 
     def _put(self, message: Outgoing | None) -> None:

@@ -1,6 +1,6 @@
 """Requests of JSON-RPC that share a server's pipe with those of the SDK's client. No input and output is done here.
 
-Their numbers begin where those of the SDK's client never come. What has another number is not theirs.
+Their numbers begin where those of the SDK's client never come. A message with another number is not theirs.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Requests:
             answer.exception()  # retrieved here, since the caller may have left
 
     def cancellation(self, number: int) -> bytes:
-        """Return the line that tells the server that nobody waits any more."""
+        """Return the line that cancels a request at the server."""
         params = {"requestId": number, "reason": "the caller does not wait any more"}
         return _encode({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}) + b"\n"
 

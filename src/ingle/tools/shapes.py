@@ -83,7 +83,7 @@ class FunctionCall(Struct, frozen=True, tag_field="type", tag="call"):
 
 
 class FunctionCancelled(Struct, frozen=True, tag_field="type", tag="cancel"):
-    """Nobody waits for the answer to this call any more."""
+    """This call was cancelled; its answer would be dropped."""
 
     id: int
 

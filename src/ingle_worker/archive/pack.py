@@ -18,7 +18,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Packer:
-    """A tar stream of one file or folder. What cannot be packed is left out and named at the end."""
+    """A tar stream of one file or folder. Entries that cannot be packed are left out and named at the end."""
 
     def __init__(self) -> None:
         self.entries = 0

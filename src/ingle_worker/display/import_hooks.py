@@ -1,7 +1,7 @@
 """Callbacks for imports of libraries, without importing any.
 
 A library is configured at the moment the user's code imports it, or before any fork if it is preloaded. A library that
-nobody imports costs a dictionary lookup. `MODULES` is the interpreter's own table, because code may replace
+is never imported costs a dictionary lookup. `MODULES` is the interpreter's own table, because code may replace
 `sys.modules`.
 """
 

@@ -1,7 +1,7 @@
 """Calls of tools that are in flight: sent over the wire, and answered from any thread or event loop.
 
-A call that nobody waits for any more, after an interrupt or a cancellation, is cancelled at the host. A copy of the
-session has none of its original's calls.
+After an interrupt or a cancellation, the call is cancelled at the host too. A copy of the session has none of its
+original's calls.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """JSON schemas of arguments: Python annotations made from them, and checks of values before a call.
 
-What a schema says and this module does not know is left to the tool.
+Rules of a schema that this module does not know are left to the tool.
 """
 
 from types import GenericAlias

@@ -128,14 +128,14 @@ def memory_in_connections(t):
     import socket
     import time
 
-    door = socket.socket()
-    door.bind(("127.0.0.1", 0))
-    door.listen(200)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(200)
     kept, total = [], 0
     for _ in range(100):
         way = socket.socket()
-        way.connect(door.getsockname())
-        kept += [way, door.accept()[0]]
+        way.connect(listener.getsockname())
+        kept += [way, listener.accept()[0]]
         way.setblocking(False)
         try:
             while total <= 2 * t.memory:

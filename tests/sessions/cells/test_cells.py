@@ -232,7 +232,7 @@ async def test_a_future_that_changes_the_grammar_governs_bodies_and_values_of_la
     assert (await run("1 != 2")).error.name == "SyntaxError"
 
 
-# --- what a user breaks is his own ---
+# --- a user breaks only the own session ---
 
 SABOTAGE = [
     "ast = 1; sys = 2; os = 3; compile = None; exec = None; eval = None; traceback = 4",

@@ -411,7 +411,7 @@ async def test_tenants_see_only_their_own(service: Service, home: Path) -> None:
     assert await bob.list_snapshots() == await service.list_snapshots() == []
     with pytest.raises(errors.SnapshotNotFound):
         await bob.load_session("calc")
-    # Not even if its files are put where his are: it is not signed for him.
+    # Not even if Ann's files are put where Bob's are: they are not signed for Bob.
     shutil.rmtree(home / "snapshots" / "bob")
     (home / "snapshots" / "ann").rename(home / "snapshots" / "bob")
     with pytest.raises(errors.SnapshotUntrusted):

@@ -1,7 +1,7 @@
 """`ingle attach`: a terminal on a live session.
 
-One prompt is always there. What is entered is code, or the answer to a cell that waits for input. Events of the session
-are printed above the prompt, whoever has caused them. Leaving ends nothing.
+One prompt is always there. It takes code, or the answer to a cell that waits for input. All events of the session are
+printed above it, also those of other clients. Leaving ends nothing.
 """
 
 import asyncio

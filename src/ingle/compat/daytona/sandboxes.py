@@ -104,7 +104,7 @@ class Sandboxes:
             try:
                 await sandbox.service.end_session(name)
             except errors.SessionNotFound:
-                continue  # somebody has ended it by its name
+                continue  # it was ended by its name
 
 
 def new_id() -> str:

@@ -232,4 +232,4 @@ class Sandboxes:
             try:
                 await sandbox.service.end_session(context.session_id)
             except errors.SessionNotFound:
-                continue  # somebody has ended it by its name
+                continue  # it was ended by its name

@@ -1,7 +1,7 @@
 """The translation of SandboxFusion: its routes, its tokens and its two forms of an error.
 
-What a program does wrong is in the answer. What this server does not offer is an answer with the status
-`SandboxError`. A request that cannot be read gets a status of HTTP and `detail`.
+Failures of a program are in the answer. A request for something that this server does not offer is answered with the
+status `SandboxError`. A request that cannot be read gets a status of HTTP and `detail`.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Requests to run code are carried out one after another, as a kernel does; other requests are answered meanwhile. The
 session's timeline is read once for all of them: the output of a cell of this client goes to its request, and cells of
-others are shown below a request that nobody made.
+others are shown below an invented request.
 """
 
 import asyncio
@@ -343,5 +343,5 @@ class Channels:
             await self._show(event, parent)
 
     def _other_header(self, cell: int) -> dict[str, Any]:
-        """Return the header of a request that nobody made, for a cell of another client."""
+        """Return the header of an invented request, for a cell of another client."""
         return new_header("execute_request", self._session_id, f"{self._kernel.id}-{cell}")

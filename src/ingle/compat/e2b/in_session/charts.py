@@ -1,6 +1,6 @@
 """Charts of matplotlib as data: what each axis shows, in the shapes that E2B's clients read.
 
-An axis is read by its containers and artists. What cannot be told apart has the type `unknown`.
+An axis is read by its containers and artists. Any other axis has the type `unknown`.
 """
 
 import math
