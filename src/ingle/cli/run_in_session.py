@@ -15,7 +15,7 @@ from ingle.cli.foreground import Foreground
 from ingle.cli.job import Job, Step
 from ingle.cli.services import ACT_SECONDS, Target
 from ingle.cli.show import Show
-from ingle.cli.terminal import Lines, Output, no_echo
+from ingle.cli.terminal import Answers, Output
 from ingle.client import AsyncClient, AsyncSession, OtherEvent, Result
 from ingle.client.address import Folder, file_path, session_path
 from ingle.events import Done, InputWanted
@@ -85,10 +85,9 @@ class SessionRun:
         self._target = target
         self._front = Foreground(self._interrupt)
         self._show = Show(job, self._full_image)
-        self._lines = Lines(0)
+        self._answers = Answers(self._front, self._send, takes_stdin=job.takes_stdin)
         self._cell: int | None = None
         """The cell that runs."""
-        self._answering: asyncio.Task[None] | None = None
 
     async def main(self) -> int:
         await self._front.run(self._work)
@@ -142,24 +141,14 @@ class SessionRun:
                 if isinstance(event, Done):
                     done = event
                 elif isinstance(event, InputWanted):
-                    if self._answering is None or self._answering.done():
-                        self._answering = self._front.help(self._answer(event.secret))
+                    self._answers.begin(secret=event.secret)
                 elif not (isinstance(event, OtherEvent) or getattr(event, "background", False)):
                     await self._show.take(event)
         assert done is not None
-        if self._answering is not None:
-            self._answering.cancel()
+        self._answers.stop()
         result = await self._session.wait(done.cell, wait=0)
         self._cell = None
         return await self._show.ended(step, result)
 
-    async def _answer(self, secret: bool) -> None:
-        """Send one line of standard input to the waiting cell."""
-        text, eof = "", True
-        if self._job.takes_stdin:
-            with no_echo(0) if secret else contextlib.nullcontext():
-                text, eof = await self._lines.next()
-        try:
-            await self._session.input(text, eof=eof, wait=0)
-        except errors.NotWaiting:
-            self._lines.put_back(text)
+    async def _send(self, text: str, eof: bool) -> None:
+        await self._session.input(text, eof=eof, wait=0)

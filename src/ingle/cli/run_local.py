@@ -4,18 +4,16 @@ However the command ends, the session and its processes end first.
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from ingle import errors
 from ingle.cli.foreground import Foreground
 from ingle.cli.job import Job, Step
 from ingle.cli.options import load_settings
 from ingle.cli.show import Show
-from ingle.cli.terminal import Lines, Output, no_echo
+from ingle.cli.terminal import Answers, Output
 from ingle.events import Done, InputWanted, Result
 from ingle.grants import OPEN_LEVELS
 from ingle.requests import NewCell
@@ -84,12 +82,11 @@ class Run:
         self._folder = folder
         self._front = Foreground(self._interrupt)
         self._show = Show(job, self._full_image)
-        self._lines = Lines(0)
+        self._answers = Answers(self._front, self._send, takes_stdin=job.takes_stdin)
         self._steps = iter(job.steps)
         self._step: Step | None = None
         """The step that runs."""
         self._session_id: str | None = None
-        self._answering: asyncio.Task[None] | None = None
 
     async def main(self) -> int:
         async with self._service:
@@ -121,8 +118,7 @@ class Run:
         # Until the end of the session, because exit handlers and threads may print after the last cell.
         async for event in self._service.events(session.session_id):
             if isinstance(event, InputWanted):
-                if self._answering is None or self._answering.done():
-                    self._answering = self._front.help(self._answer(event.secret))
+                self._answers.begin(secret=event.secret)
             elif isinstance(event, Done):
                 await self._finish(event.result)
             else:
@@ -147,25 +143,13 @@ class Run:
         assert self._session_id is not None
         step, self._step = self._step, None
         assert step is not None
-        if self._answering is not None:
-            self._answering.cancel()
+        self._answers.stop()
         if self._job.as_json:
             result = await self._service.wait(self._session_id, result.cell, wait=0)
         if not await self._show.ended(step, result):
             self._steps = iter(())
         await self._next()
 
-    async def _answer(self, secret: bool) -> None:
-        """Send one line of standard input to the waiting cell."""
+    async def _send(self, text: str, eof: bool) -> None:
         assert self._session_id is not None
-        text, eof = "", True
-        if self._job.takes_stdin:
-            with no_echo(0) if secret else contextlib.nullcontext():
-                text, eof = await self._lines.next()
-        try:
-            await self._service.input(self._session_id, text, eof=eof, wait=0)
-        except errors.NotWaiting:
-            # The cell was interrupted, or a child read first; the next reader gets the line.
-            self._lines.put_back(text)
-        except errors.SessionNotFound:
-            return
+        await self._service.input(self._session_id, text, eof=eof, wait=0)

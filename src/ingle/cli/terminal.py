@@ -5,10 +5,12 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from ingle import errors
 from ingle.cli.echo import TextPieces
+from ingle.cli.foreground import Foreground
 
 CHUNK = 65536
 
@@ -109,6 +111,41 @@ class Lines:
     def put_back(self, text: str) -> None:
         """Make a line that was not used the next one again."""
         self._buffer[:0] = text.encode("utf-8", "surrogateescape")
+
+
+class Answers:
+    """Answers to reads of a cell: each is a line of standard input, or the end of it."""
+
+    def __init__(self, front: Foreground, send: Callable[[str, bool], Awaitable[object]], *, takes_stdin: bool) -> None:
+        """`send` gives the session a text, and says whether the input ends with it."""
+        self._front = front
+        self._send = send
+        self._lines = Lines(0) if takes_stdin else None
+        self._answering: asyncio.Task[None] | None = None
+
+    def begin(self, *, secret: bool) -> None:
+        """Answer a cell that waits, unless that is under way."""
+        if self._answering is None or self._answering.done():
+            self._answering = self._front.help(self._answer(secret))
+
+    def stop(self) -> None:
+        """Give up the answer: the cell has ended."""
+        if self._answering is not None:
+            self._answering.cancel()
+
+    async def _answer(self, secret: bool) -> None:
+        text, eof = "", True
+        if self._lines is not None:
+            with no_echo(0) if secret else contextlib.nullcontext():
+                text, eof = await self._lines.next()
+        try:
+            await self._send(text, eof)
+        except errors.NotWaiting:
+            # The cell was interrupted, or another reader came first; the next one gets the line.
+            if self._lines is not None:
+                self._lines.put_back(text)
+        except errors.SessionNotFound:
+            return
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ class Attachment:
             if self._waiting is not None:
                 self._screen.open_line = ""
                 self._waiting = None
-                self._begin(self._answer(text))
+                self._begin(self._session.input(text, wait=0))
             elif (wanted := help_wanted(text)) is not None:
                 self._begin(self._explain(*wanted))
             elif text.strip():
@@ -109,12 +109,12 @@ class Attachment:
             if self._postponed is not None:
                 self._waiting, self._postponed = self._postponed, None
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(self._told(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _told(self, work: Coroutine[Any, Any, object]) -> None:
         try:
             await work
         except IngleError as error:
@@ -127,9 +127,6 @@ class Attachment:
             self._sent.remove(code)
             raise
 
-    async def _answer(self, text: str) -> None:
-        await self._session.input(text, wait=0)
-
     async def _explain(self, name: str, source: bool) -> None:
         show(colours_only(explanation(await self._session.inspect(name, source=source), name)))
 
@@ -137,11 +134,8 @@ class Attachment:
         if self._running is None:
             return False
         self._waiting = None
-        self._begin(self._interrupt_cell())
+        self._begin(self._session.interrupt(wait=0))
         return True
-
-    async def _interrupt_cell(self) -> None:
-        await self._session.interrupt(wait=0)
 
     # --- what happens in the session ---
 
