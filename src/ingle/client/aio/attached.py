@@ -1,11 +1,11 @@
 """Base of a client's session: found or created on first use, then asked over one connection."""
 
 import secrets
-from typing import Any
+from typing import Any, Unpack
 
 from ingle import errors
 from ingle.client.address import session_path
-from ingle.client.aio.connection import AsyncConnection
+from ingle.client.aio.connection import AsyncConnection, RequestOptions
 from ingle.client.aio.io import Lock
 from ingle.client.decode import read
 from ingle.events import Restored, SessionInfo
@@ -99,27 +99,7 @@ class AsyncAttached:
     async def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
         return await self._request("GET", below, query=query, wait=turn, repeatable=True)
 
-    async def _request(
-        self,
-        method: str,
-        below: str,
-        *,
-        body: Any = None,
-        content: bytes | None = None,
-        query: dict[str, str | int | float] | None = None,
-        headers: dict[str, str] | None = None,
-        wait: float = 0.0,
-        repeatable: bool = False,
-    ) -> bytes:
+    async def _request(self, method: str, below: str, **options: Unpack[RequestOptions]) -> bytes:
         """Find or create the session, then send a request whose path is below its own, as `AsyncConnection` does."""
         await self._attach()
-        return await self._connection.request(
-            method,
-            self._path + below,
-            body=body,
-            content=content,
-            query=query,
-            headers=headers,
-            wait=wait,
-            repeatable=repeatable,
-        )
+        return await self._connection.request(method, self._path + below, **options)

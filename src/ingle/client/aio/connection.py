@@ -8,7 +8,7 @@ import socket as sockets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 import httpx
 import msgspec
@@ -71,6 +71,20 @@ class Closable(Protocol):
     """Functions that end with the connection."""
 
     async def close(self) -> None: ...
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of a request to the service."""
+
+    body: Any
+    """Sent as JSON."""
+    content: bytes | None
+    query: dict[str, str | int | float] | None
+    headers: dict[str, str] | None
+    wait: float
+    """Time that the server was asked to wait."""
+    repeatable: bool
+    """Whether the request has the same effect if sent twice."""
 
 
 class AsyncConnection:
@@ -178,33 +192,9 @@ class AsyncConnection:
 
     # --- requests ---
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Any = None,
-        content: bytes | None = None,
-        query: dict[str, str | int | float] | None = None,
-        headers: dict[str, str] | None = None,
-        wait: float = 0.0,
-        repeatable: bool = False,
-    ) -> bytes:
-        """Send a request, and return the body of the answer or raise the error it describes.
-
-        `wait` is the time that the server was asked to wait. A `repeatable` request has the same effect if sent twice.
-        """
-        _, said = await self.exchange(
-            method,
-            path,
-            body=body,
-            content=content,
-            query=query,
-            headers=headers,
-            wait=wait,
-            repeatable=repeatable,
-        )
-        return said
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
+        """Send a request, and return the body of the answer or raise the error it describes."""
+        return (await self.exchange(method, path, **options))[1]
 
     async def exchange(
         self,
@@ -218,7 +208,7 @@ class AsyncConnection:
         wait: float = 0.0,
         repeatable: bool = False,
     ) -> tuple[str, bytes]:
-        """Do as `request` does, and return also the content type of the answer."""
+        """Do as `request` does, and return the content type of the answer too."""
         http = await self.open()
         if body is not None:
             content = msgspec.json.encode(body)

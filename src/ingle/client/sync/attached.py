@@ -2,12 +2,12 @@
 """Base of a client's session: found or created on first use, then asked over one connection."""
 
 import secrets
-from typing import Any
+from typing import Any, Unpack
 
 from ingle import errors
 from ingle.client.address import session_path
 from ingle.client.decode import read
-from ingle.client.sync.connection import Connection
+from ingle.client.sync.connection import Connection, RequestOptions
 from ingle.client.sync.io import Lock
 from ingle.events import Restored, SessionInfo
 from ingle.settings import LEVELS
@@ -98,27 +98,7 @@ class Attached:
     def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
         return self._request("GET", below, query=query, wait=turn, repeatable=True)
 
-    def _request(
-        self,
-        method: str,
-        below: str,
-        *,
-        body: Any = None,
-        content: bytes | None = None,
-        query: dict[str, str | int | float] | None = None,
-        headers: dict[str, str] | None = None,
-        wait: float = 0.0,
-        repeatable: bool = False,
-    ) -> bytes:
+    def _request(self, method: str, below: str, **options: Unpack[RequestOptions]) -> bytes:
         """Find or create the session, then send a request whose path is below its own, as `Connection` does."""
         self._attach()
-        return self._connection.request(
-            method,
-            self._path + below,
-            body=body,
-            content=content,
-            query=query,
-            headers=headers,
-            wait=wait,
-            repeatable=repeatable,
-        )
+        return self._connection.request(method, self._path + below, **options)
