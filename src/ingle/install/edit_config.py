@@ -46,14 +46,14 @@ def _with_entry(document: Any, path: Path, entry: Entry, kind: str) -> dict[str,
     return made
 
 
-def _check(made: str, expected: Any, read: Callable[[str], Any], lines: str) -> str:
-    """Return `made` if it says what is expected; else refuse, and show the lines to add by hand."""
+def checked(made: str, expected: Any, read: Callable[[str], Any], refusal: str) -> str:
+    """Return `made` if it says what is expected, or raise CannotEdit with this text."""
     try:
         if read(made) == expected:
             return made
     except BrokenFile:
         pass
-    raise CannotEdit(UNSAFE + lines)
+    raise CannotEdit(refusal)
 
 
 # --- JSON with comments and trailing commas, as VS Code writes it ---
@@ -113,7 +113,7 @@ def put_json(text: str, path: Path, entry: Entry) -> str:
         if depth == len(path) or plain.startswith("null", start):
             made = body[:start] + _dump(value, body, indent * depth) + body[end:]
             break
-    return mark + _check(made, expected, read_json, json.dumps({path[0]: {path[1]: entry}}, indent=2))
+    return mark + checked(made, expected, read_json, UNSAFE + json.dumps({path[0]: {path[1]: entry}}, indent=2))
 
 
 def json_members(plain: str, start: int) -> dict[str, tuple[int, int]]:
@@ -195,7 +195,7 @@ def put_toml(text: str, path: Path, entry: Entry) -> str:
     except tomllib.TOMLDecodeError:
         # The table is there already, or inline, or written with dotted keys.
         made = _edited_toml(body, path, entry)
-    return _check(made.replace("\n", newline) if whole else made, expected, read_toml, new.rstrip())
+    return checked(made.replace("\n", newline) if whole else made, expected, read_toml, UNSAFE + new.rstrip())
 
 
 def change_list(text: str, name: str, value: str, *, remove: bool) -> str:
@@ -275,7 +275,7 @@ def put_yaml(text: str, path: Path, entry: Entry) -> str:
     except TypeError as error:
         # A date, for example, which has no form in JSON.
         raise CannotEdit(f"the entry {name} holds what cannot be written again: {error}") from None
-    return _check(made, expected, read_yaml, "\n".join([f"{table}:", *_yaml_lines(name, entry, 2)]))
+    return checked(made, expected, read_yaml, UNSAFE + _yaml_text(path, entry))
 
 
 def _spliced_yaml(text: str, path: Path, entry: Entry) -> str:
@@ -292,8 +292,7 @@ def _spliced_yaml(text: str, path: Path, entry: Entry) -> str:
         end = line_end(text, key.end_mark.index)
         return _with_lines(text, end, end, _yaml_lines(name, entry, 2), newline)
     if value.flow_style:
-        lines = "\n".join([f"{table}:", *_yaml_lines(name, entry, 2)])
-        raise CannotEdit(f"{table} is written on one line; put these lines in instead:\n{lines}")
+        raise CannotEdit(f"{table} is written on one line; put these lines in instead:\n{_yaml_text(path, entry)}")
     indent = value.start_mark.column
     start = end = line_end(text, end_of(value, key.end_mark.index))
     for child, content in value.value:
@@ -331,6 +330,10 @@ def _with_lines(text: str, start: int, end: int, lines: list[str], newline: str)
     if before and not before.endswith("\n"):
         before += newline
     return before + newline.join(lines) + newline + text[end:]
+
+
+def _yaml_text(path: Path, entry: Entry) -> str:
+    return "\n".join([f"{path[0]}:", *_yaml_lines(path[1], entry, 2)])
 
 
 def _yaml_lines(name: str, entry: Entry, indent: int) -> list[str]:

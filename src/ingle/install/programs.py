@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ingle.errors import InvalidRequest
 from ingle.install import edit_config, goose, remove_entry
 from ingle.install.edit_config import Entry
+
+T = TypeVar("T")
 
 NAME = "ingle"
 
@@ -359,8 +361,8 @@ def text_of(file: Path, data: bytes | None) -> str:
         raise InvalidRequest(f"{file} is not UTF-8 (byte {error.start}), so it was left as it is") from None
 
 
-def edited(file: Path, edit: Callable[..., str], text: str, *given: Any) -> str:
-    """Return the text after `edit`. Its refusal is raised with the name of the file."""
+def edited(file: Path, edit: Callable[..., T], text: str, *given: Any) -> T:
+    """Return what `edit` makes of the text. Its refusal is raised with the name of the file."""
     try:
         return edit(text, *given)
     except edit_config.BrokenFile as error:

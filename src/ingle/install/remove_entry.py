@@ -2,13 +2,11 @@
 
 import copy
 import re
-from collections.abc import Callable
 from typing import Any
 
 from ingle.install.edit_config import (
-    BrokenFile,
-    CannotEdit,
     Path,
+    checked,
     end_of,
     json_members,
     line_end,
@@ -38,7 +36,7 @@ def remove_json(text: str, path: Path) -> str:
     if text[head - 1] == "\n":
         head -= 2 if text[head - 2] == "\r" else 1
     kept = text[:head] if comma < 0 else text[:comma] + text[comma + 1 : head]
-    return _checked(kept + text[end if following is None else following.end() :], expected, read_json, name)
+    return checked(kept + text[end if following is None else following.end() :], expected, read_json, _refusal(name))
 
 
 def remove_toml(text: str, path: Path) -> str:
@@ -53,7 +51,7 @@ def remove_toml(text: str, path: Path) -> str:
     made = tomlkit.dumps(document)
     if not expected[table] and table not in read_toml(made):
         del expected[table]  # it stood only in the name of its last table
-    return _checked(made, expected, read_toml, name)
+    return checked(made, expected, read_toml, _refusal(name))
 
 
 def remove_yaml(text: str, path: Path) -> str:
@@ -65,7 +63,7 @@ def remove_yaml(text: str, path: Path) -> str:
     ((key, value),) = ((key, value) for key, value in entries.value if key.value == name)
     start = key.start_mark.index - key.start_mark.column
     end = line_end(text, end_of(value, key.end_mark.index))
-    return _checked(text[:start] + text[end:], expected, read_yaml, name)
+    return checked(text[:start] + text[end:], expected, read_yaml, _refusal(name))
 
 
 def _without(document: Any, path: Path) -> Any:
@@ -74,10 +72,5 @@ def _without(document: Any, path: Path) -> Any:
     return made
 
 
-def _checked(made: str, expected: Any, read: Callable[[str], Any], name: str) -> str:
-    try:
-        if read(made) == expected:
-            return made
-    except BrokenFile:
-        pass
-    raise CannotEdit(f"the entry {name} is written in a way that cannot be taken out safely; move it by hand")
+def _refusal(name: str) -> str:
+    return f"the entry {name} is written in a way that cannot be taken out safely; move it by hand"

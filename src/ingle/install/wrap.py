@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle.errors import InvalidRequest
-from ingle.install import edit_config, programs
+from ingle.install import programs
 from ingle.install.edit_config import Entry
 from ingle.install.programs import NAME, Change, Command, Host
 from ingle.tools import config
@@ -113,10 +113,7 @@ def _others(host: Host, file: Path, text: str) -> dict[str, Any]:
 
 def servers_of(host: Host, file: Path, text: str) -> dict[str, Any]:
     """Return the entries of a host's file, by name."""
-    try:
-        document = programs.READERS[host.kind](text) if text.strip() else {}
-    except edit_config.BrokenFile as error:
-        raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
+    document = programs.edited(file, programs.READERS[host.kind], text) if text.strip() else {}
     table = document.get(host.path[0]) if isinstance(document, dict) else None
     return table if isinstance(table, dict) else {}
 
