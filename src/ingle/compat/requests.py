@@ -5,8 +5,9 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
+from ingle import errors
 from ingle.callers import EXECUTE, READ, SERVICE
 from ingle.service import Service
 
@@ -34,6 +35,11 @@ def authorization(scope: Scope) -> tuple[str, bytes]:
     """Return the scheme of the header `Authorization` in lower case, and what follows it; both empty without one."""
     scheme, _, credentials = header(scope, b"authorization").partition(" ")
     return scheme.lower(), credentials.strip().encode("latin-1")
+
+
+async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a request whose path means nothing."""
+    raise errors.NotFound(f"there is no route {scope['path'][:200]!r}")
 
 
 async def until_disconnect(receive: Receive) -> None:

@@ -115,7 +115,8 @@ class IngleKernel(Kernel):
                 else:
                     await self._answer(session, event)
             elif isinstance(event, Done):
-                self._show_end(event.result)
+                for kind, content in jupyter.ending(event.result):
+                    self._publish(kind, content)
                 if refused:
                     self._publish("error", NO_INPUT)
                     return None
@@ -145,12 +146,6 @@ class IngleKernel(Kernel):
             await session.input(text or "", eof=text is None, wait=0.0)
         except errors.NotWaiting:
             return  # the cell was interrupted meanwhile
-
-    def _show_end(self, result: Result) -> None:
-        if (noticed := jupyter.notices(result)) is not None:
-            self._publish(*noticed)
-        if (died := jupyter.death(result)) is not None:
-            self._publish("error", died)
 
     def _publish(self, kind: str, content: dict[str, Any]) -> None:
         self.send_response(self.iopub_socket, kind, content)

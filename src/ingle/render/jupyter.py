@@ -85,11 +85,14 @@ def error(name: str, value: str, traceback: str) -> dict[str, Any]:
     return {"ename": name, "evalue": value, "traceback": traceback.rstrip("\n").split("\n") if traceback else []}
 
 
-def notices(result: Result) -> tuple[str, dict[str, Any]] | None:
-    """Return what ingle has to say about a cell, as output on stderr."""
-    if not result.notices:
-        return None
-    return "stream", {"name": "stderr", "text": "".join(f"ingle: {each}\n" for each in result.notices)}
+def ending(result: Result) -> list[tuple[str, dict[str, Any]]]:
+    """Return the messages at the end of a cell: its notices as output on stderr, and the death of its process."""
+    messages: list[tuple[str, dict[str, Any]]] = []
+    if result.notices:
+        messages.append(("stream", {"name": "stderr", "text": "".join(f"ingle: {each}\n" for each in result.notices)}))
+    if (died := death(result)) is not None:
+        messages.append(("error", died))
+    return messages
 
 
 def death(result: Result) -> dict[str, Any] | None:

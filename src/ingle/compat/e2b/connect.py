@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
-from ingle.compat.requests import run_while_connected
+from ingle.compat.requests import header, run_while_connected
 from ingle.http.routes.bodies import BOUNDS, decode
 
 FRAME = struct.Struct(">BI")
@@ -53,14 +53,10 @@ def error_body(error: errors.IngleError) -> dict[str, str]:
 def refuse(scope: Scope, error: errors.IngleError) -> Response:
     """Return an error in the form that the request asks for."""
     body = error_body(error)
-    if _is_stream(scope):
+    if header(scope, b"content-type").startswith(STREAM_TYPE):
         frame = _frame({"error": body}, END_OF_STREAM)
         return Response(frame, media_type=STREAM_TYPE)
     return JSONResponse(body, 400 if error.status == 422 else error.status)
-
-
-def _is_stream(scope: Scope) -> bool:
-    return any(name == b"content-type" and value.startswith(STREAM_TYPE.encode()) for name, value in scope["headers"])
 
 
 async def read_frames(request: Request, kind: type[Message]) -> AsyncIterator[Message]:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.callers import SERVICE
 from ingle.compat.fusion.runs import ERROR, FINISHED, MAX_SECONDS, MEMORY, TIME_LIMIT, Cell, Command, Run, new_run
-from ingle.compat.requests import authorization
+from ingle.compat.requests import authorization, no_route
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewCell
@@ -70,7 +70,7 @@ class Fusion:
                 Route("/v1/ping", self._ping),
             ],
             redirect_slashes=False,
-            default=_nothing,
+            default=no_route,
         )
 
     async def authenticate(self, scope: Scope, principals: Principals) -> Principal | None:
@@ -165,7 +165,3 @@ def _password(encoded: bytes) -> bytes:
     except (binascii.Error, ValueError):
         return b""
     return password or user
-
-
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise errors.NotFound(f"there is no route {scope['path'][:200]!r}")

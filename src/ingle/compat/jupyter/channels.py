@@ -286,10 +286,8 @@ class Channels:
             await self._publish(*shown, parent)
 
     async def _show_end(self, result: Result, parent: dict[str, Any]) -> None:
-        if (noticed := jupyter.notices(result)) is not None:
-            await self._publish(*noticed, parent)
-        if (died := jupyter.death(result)) is not None:
-            await self._publish("error", died, parent)
+        for kind, content in jupyter.ending(result):
+            await self._publish(kind, content, parent)
 
     # --- what else happens in the session ---
 

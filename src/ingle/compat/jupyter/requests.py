@@ -1,7 +1,7 @@
 """Requests of a kernel's client besides running code: completion, inspection, history, interrupt, shutdown."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -43,9 +43,6 @@ class ShutdownRequest(Struct):
     restart: bool = False
 
 
-Body = TypeVar("Body", bound=Struct)
-
-
 class Requests:
     """Answers for one kernel."""
 
@@ -85,26 +82,26 @@ class Requests:
         return {"status": "ok"}
 
     async def _complete(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, CompleteRequest)
+        asked = msgspec.convert(content, CompleteRequest)
         cursor = _cursor(asked.code, asked.cursor_pos)
         return jupyter.complete_reply(await self._service.complete(self._kernel.session_id, asked.code, cursor))
 
     async def _inspect(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, InspectRequest)
+        asked = msgspec.convert(content, InspectRequest)
         told = await self._service.inspect(
             self._kernel.session_id, asked.code, _cursor(asked.code, asked.cursor_pos), source=asked.detail_level > 0
         )
         return jupyter.inspect_reply(told)
 
     async def _is_complete(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, IsCompleteRequest)
+        asked = msgspec.convert(content, IsCompleteRequest)
         try:
             return jupyter.is_complete_reply(await self._service.is_complete(self._kernel.session_id, asked.code))
         except errors.Busy:
             return {"status": "unknown"}
 
     async def _history(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, jupyter.HistoryRequest)
+        asked = msgspec.convert(content, jupyter.HistoryRequest)
         count = (await self._service.get_session(self._kernel.session_id)).execution_count
         first, number = asked.cells(count)
         cells = await self._service.cells(self._kernel.session_id, first, number) if number else []
@@ -118,16 +115,12 @@ class Requests:
         return {"status": "ok"}
 
     async def _shutdown(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, ShutdownRequest)
+        asked = msgspec.convert(content, ShutdownRequest)
         if asked.restart:
             await self._kernels.restart(self._service, self._kernel)
         else:
             await self._kernels.end(self._service, self._kernel)
         return {"status": "ok", "restart": asked.restart}
-
-
-def _read(content: dict[str, Any], kind: type[Body]) -> Body:
-    return msgspec.convert(content, kind)
 
 
 def _cursor(code: str, cursor: int | None) -> int:

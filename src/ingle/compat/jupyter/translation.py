@@ -16,7 +16,7 @@ from ingle.callers import SERVICE
 from ingle.compat.jupyter.channels import Channels
 from ingle.compat.jupyter.kernels import DEFAULT_SPEC, Kernel, Kernels
 from ingle.compat.jupyter.sessions import ChangedSession, JupyterSessions, NewJupyterSession
-from ingle.compat.requests import authorization, moment
+from ingle.compat.requests import authorization, moment, no_route
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.routes.bodies import read_body
 from ingle.service import Service
@@ -64,7 +64,7 @@ class Jupyter:
                 Route("/api/sessions/{session_id}", self._session, methods=["GET", "PATCH", "DELETE"]),
             ],
             redirect_slashes=False,
-            default=_nothing,
+            default=no_route,
         )
 
     async def authenticate(self, scope: Scope, principals: Principals) -> Principal | None:
@@ -179,7 +179,3 @@ def _take_token(scope: Scope) -> str | None:
     pairs = parse_qsl(query.decode("ascii", "replace"), keep_blank_values=True)
     scope["query_string"] = urlencode([pair for pair in pairs if pair[0] != "token"]).encode()
     return next((value for name, value in pairs if name == "token"), None)
-
-
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise errors.NotFound(f"there is no route {scope['path'][:200]!r}")
