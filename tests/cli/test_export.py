@@ -238,17 +238,17 @@ class Elements(HTMLParser):
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_of_a_cell_runs_in_its_page(attack: str) -> None:
     gathered = Transcript()
-    gathered.take_all(
-        [
-            StateChanged(1, 0.0, "s", 1, "running", attack),
-            Stdout(2, 0.0, "s", 1, attack),
-            DisplayShown(3, 0.0, "s", 1, {"text/html": attack, "text/plain": attack}),
-            DisplayShown(4, 0.0, "s", 1, {"image/svg+xml": attack}),
-            DisplayShown(5, 0.0, "s", 1, {"image/png": attack, "text/plain": attack}),
-            DisplayShown(6, 0.0, "s", 1, {attack: attack}),
-            ErrorRaised(7, 0.0, "s", 1, attack, attack, attack),
-        ]
-    )
+    events = [
+        StateChanged(1, 0.0, "s", 1, "running", attack),
+        Stdout(2, 0.0, "s", 1, attack),
+        DisplayShown(3, 0.0, "s", 1, {"text/html": attack, "text/plain": attack}),
+        DisplayShown(4, 0.0, "s", 1, {"image/svg+xml": attack}),
+        DisplayShown(5, 0.0, "s", 1, {"image/png": attack, "text/plain": attack}),
+        DisplayShown(6, 0.0, "s", 1, {attack: attack}),
+        ErrorRaised(7, 0.0, "s", 1, attack, attack, attack),
+    ]
+    for event in events:
+        gathered.take(event)
     page = export(gathered.parts, attack, "html").decode()
     elements = Elements(page).found
     harmless = {"html", "head", "meta", "title", "style", "body", "h1", "p", "pre", "img", "iframe"}
@@ -273,7 +273,8 @@ def test_a_transcript_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcript, "MAX_CHARS", 100)
     gathered = Transcript()
     gathered.take(StateChanged(1, 0.0, "s", 1, "running", "code"))
-    gathered.take_all([Stdout(seq, 0.0, "s", 1, "x" * 60) for seq in range(2, 10)])
+    for seq in range(2, 10):
+        gathered.take(Stdout(seq, 0.0, "s", 1, "x" * 60))
     (cell,) = gathered.parts
     assert isinstance(cell, transcript.CellPart)
     assert [output["text"] for output in cell.outputs] == ["x" * 120, transcript.LEFT_OUT]

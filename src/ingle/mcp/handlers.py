@@ -378,7 +378,7 @@ class Tools:
             return path
         expanded = os.path.expanduser(path) if self.service.caller.tenant == "" else path
         if expanded.startswith("~"):
-            raise errors.InvalidRequest(f"{argument}: write the path in full instead of {shown_path(path)!r}")
+            raise errors.InvalidRequest(f"{argument}: write the path in full instead of {path[:PATH_CHARS]!r}")
         return expanded
 
     async def _within_call(self, work: Coroutine[Any, Any, Done]) -> Done | None:
@@ -466,10 +466,6 @@ async def _show_task(task: Task, from_line: int = 0) -> Answer:
 async def _render(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:
     """Make the answer, in a thread if it is long: cleaning hostile text can take long."""
     return make(*given) if characters <= MAX_INLINE_CHARS else await asyncio.to_thread(make, *given)
-
-
-def shown_path(path: str) -> str:
-    return path[:PATH_CHARS]
 
 
 def is_name(text: str) -> bool:

@@ -101,14 +101,10 @@ async def _figure(service: Service, session_id: str, cell: int, number: int) -> 
     picture, metadata = found[number - 1]
     match metadata.get(picture.mime):
         case {"full": {"file": str() as file}}:
-            name = file
-        case _:
-            name = ""
-    if name:
-        with contextlib.suppress(errors.FigureNotFound):
-            data = await service.figure(session_id, name)
-            if len(data) <= MAX_FIGURE:
-                return Found(picture.mime, base64.b64encode(data).decode(), is_base64=True)
+            with contextlib.suppress(errors.FigureNotFound):
+                data = await service.figure(session_id, file)
+                if len(data) <= MAX_FIGURE:
+                    return Found(picture.mime, base64.b64encode(data).decode(), is_base64=True)
     return Found(picture.mime, picture.data, is_base64=True)
 
 

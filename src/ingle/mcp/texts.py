@@ -168,7 +168,7 @@ def variables_text(found: Variables) -> str:
     lines = [variable_line(each) for each in found.variables]
     if found.more:
         lines.append(f"… {counted(found.more, 'more variable')}: get_session_namespace(variable_name=…) shows one …")
-    lines += [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
+    lines += _notes(found.notices)
     return _within("\n".join(lines)) or f"[session {found.session_id} has no variables]"
 
 
@@ -191,8 +191,7 @@ def value_text(found: VariableValue) -> str:
     each = found.variable
     value = each.value if each.value is not None else each.repr
     about = VariableInfo(each.name, each.type, each.shape, each.length, each.size)
-    notices = [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
-    return "\n".join([variable_line(about), *([_within(value)] if value else []), *notices])
+    return "\n".join([variable_line(about), *([_within(value)] if value else []), *_notes(found.notices)])
 
 
 FORKS_NAMED = 20

@@ -140,11 +140,8 @@ def _markdown_output(output: dict[str, Any]) -> str:
     if output["output_type"] == "error":
         return _fenced(clean("\n".join(output["traceback"])), "text")
     data = output["data"]
-    for mime in PICTURES:
-        if mime in data and (encoded := _base64(data[mime])):
-            return f"![](data:{mime};base64,{encoded})\n"
-    if SVG in data:
-        return f"![](data:{SVG};base64,{_encoded(data[SVG])})\n"
+    if picture := _picture(data):
+        return f"![]({picture})\n"
     if "text/markdown" in data:
         return str(data["text/markdown"]).rstrip("\n") + "\n"
     return _fenced(clean(str(data.get("text/plain", ""))), "text")
@@ -194,13 +191,8 @@ def _shown_output(output: dict[str, Any], cell: int) -> str:
     if output["output_type"] == "error":
         return _pre(clean("\n".join(output["traceback"])), "error")
     data = output["data"]
-    picture = f"picture of cell {cell}"
-    for mime in PICTURES:
-        if mime in data and (encoded := _base64(data[mime])):
-            return f'<img alt="{picture}" src="data:{mime};base64,{encoded}">'
-    if SVG in data:
-        # As a picture it can neither run scripts nor load anything.
-        return f'<img alt="{picture}" src="data:{SVG};base64,{_encoded(data[SVG])}">'
+    if picture := _picture(data):
+        return f'<img alt="picture of cell {cell}" src="{picture}">'
     if "text/html" in data:
         frame = html.escape(str(data["text/html"]))
         return f'<iframe sandbox="" title="output of cell {cell}" srcdoc="{frame}"></iframe>'
@@ -211,8 +203,15 @@ def _pre(text: str, kind: str) -> str:
     return f'<pre class="{kind}">{html.escape(text)}</pre>'
 
 
-def _encoded(text: Any) -> str:
-    return base64.b64encode(str(text).encode("utf-8", "replace")).decode()
+def _picture(data: dict[str, Any]) -> str:
+    """Return the picture of an output as a URL that holds it; empty without one."""
+    for mime in PICTURES:
+        if mime in data and (encoded := _base64(data[mime])):
+            return f"data:{mime};base64,{encoded}"
+    if SVG in data:
+        # As a picture it can neither run scripts nor load anything.
+        return f"data:{SVG};base64,{base64.b64encode(str(data[SVG]).encode('utf-8', 'replace')).decode()}"
+    return ""
 
 
 def _base64(text: Any) -> str:

@@ -1,6 +1,5 @@
 """Transcript of a session: notes and cells with their outputs, gathered from its events, as a notebook stores them."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +47,6 @@ class Transcript:
         self._outputs = Outputs()
         self._cell: CellPart | None = None
         self._chars = 0
-
-    def take_all(self, some: Iterable[AnyEvent]) -> None:
-        for event in some:
-            self.take(event)
 
     def take(self, event: AnyEvent) -> None:
         match event:

@@ -21,12 +21,13 @@ import stat
 import struct
 import threading
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from ingle import errors
+from ingle.snapshots.manifest import Digest
 from ingle.support import bounded_json
 from ingle.support.bounded_json import Bounds
 from ingle_worker.wire import snapshot_channel
@@ -40,10 +41,6 @@ MAX_PORTABLE_INDEX = 96 * 1024 * 1024
 
 PORTABLE = Bounds(elements=4 * snapshot_channel.MAX_CHUNKS + 100, text=4 * MAX_PORTABLE_INDEX)
 """Bounds of a portable file's index. The manifest in it is one text, with bounds of its own."""
-
-
-Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-"""Checked while decoding, as in a manifest."""
 
 
 class Index(Struct, frozen=True):

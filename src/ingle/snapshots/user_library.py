@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ingle.events import Stdlib
-from ingle.snapshots.disk_errors import system_errors
+from ingle.snapshots.disk_errors import sync_folder, system_errors
 
 MAX_BYTES = 1024 * 1024
 """Maximum size: a library is hand-written code, not data."""
@@ -117,8 +117,4 @@ def _write_whole(path: Path, text: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -201,9 +201,8 @@ def _arrow(table: Any, pyarrow: Any) -> Preview:
     head, tail = table.slice(0, rows if few else HEAD_ROWS), table.slice(rows if few else rows - TAIL_ROWS)
 
     def cells() -> list[tuple[Any, ...]]:
-        return [
-            tuple(row) for part in (head, tail) for row in zip(*(_values(each) for each in part.columns), strict=True)
-        ]
+        parts = ([each.to_pylist() for each in part.columns] for part in (head, tail))
+        return [row for columns in parts for row in zip(*columns, strict=True)]
 
     names = [str(name) for name in table.schema.names]
     text = _grid(type(table).__name__, rows, names, list(table.schema.types), cells)
@@ -215,11 +214,6 @@ def _arrow(table: Any, pyarrow: Any) -> Preview:
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     page = f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table><p>{rows} x {columns}</p>"
     return Preview(text, page)
-
-
-def _values(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    return values
 
 
 def _grid(kind: str, rows: int, names: list[str], types: list[Any], get: Callable[[], Any]) -> str:

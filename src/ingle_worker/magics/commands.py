@@ -8,7 +8,6 @@ import glob
 import inspect
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
@@ -246,7 +245,7 @@ def explain(frame: FrameType, name: str, marks: str) -> None:
         say(inspect.getdoc(known) or f"{name} is a magic of this session." if known else _unknown(name))
         return
     first, *rest = name.split(".")
-    space = {**vars(types.SimpleNamespace(**_builtins_of(frame))), **frame.f_globals, **frame.f_locals}
+    space = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
     if first not in space:
         say(f"Object `{name}` not found.")
         return
@@ -272,10 +271,6 @@ def explain(frame: FrameType, name: str, marks: str) -> None:
         except (TypeError, OSError):
             pass
     say("\n".join(f"{label + ':':<11}{text}" for label, text in parts))
-
-
-def _builtins_of(frame: FrameType) -> dict[str, Any]:
-    return {name: value for name, value in frame.f_builtins.items() if name.isidentifier()}
 
 
 def list_magics(frame: FrameType, line: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from ingle.isolation.egress import tls_hello
-from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_address, read_host
+from ingle.isolation.egress.allow_list import USUAL_PORTS, AllowList, BadHost, Entry, as_address, read_host
 from ingle.isolation.egress.host_log import HostLog
 from ingle.isolation.egress.request_head import Refused, Request, read_inner, read_request
 
@@ -230,7 +230,7 @@ def shown_host(host: str, port: int) -> str:
 def _grant(host: str, port: int) -> str:
     """Return the host as an operator grants it."""
     grant = f"[{host}]" if ":" in host else host
-    return grant if port in (80, 443) else f"{grant}:{port}"
+    return grant if port in USUAL_PORTS else f"{grant}:{port}"
 
 
 async def _resolve(host: str, port: int) -> list[str]:
