@@ -100,19 +100,3 @@ class Packer:
             self.bytes += len(data)
             yield data
         yield tar_format.encode_padding(size)
-
-
-def pack(path: str) -> Iterator[bytes]:
-    """Yield the tar stream of a local file or folder. A link that is named itself is followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        about = os.fstat(descriptor)
-        packer = Packer()
-        if stat.S_ISDIR(about.st_mode):
-            yield from packer.folder(descriptor)
-        elif stat.S_ISREG(about.st_mode):
-            yield from packer.file(os.path.basename(path), descriptor, about)
-        else:
-            raise OSError(f"{path} is neither a file nor a folder")
-    finally:
-        os.close(descriptor)

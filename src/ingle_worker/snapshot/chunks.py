@@ -5,6 +5,7 @@ joined until a chunk is full. A bounded amount waits for the host's answer.
 """
 
 import contextlib
+import importlib
 import json
 import mmap
 import os
@@ -32,27 +33,24 @@ SMALL_CHUNK_BYTES = 1 << 18
 """Chunk size for small pieces of a stream."""
 
 
-def sha256() -> Any:
-    """Return the fastest SHA-256. It is imported from the installation, never from the session's folder."""
+def _installed(name: str) -> Any:
+    """Import a module from the installation, never from the session's folder."""
     before = sys.path
     sys.path = [each for each in before if each]
     try:
-        import hashlib
-
-        return hashlib.sha256
+        return importlib.import_module(name)
     finally:
         sys.path = before
+
+
+def sha256() -> Any:
+    """Return the fastest SHA-256."""
+    return _installed("hashlib").sha256
 
 
 def in_threads(work: Callable[[memoryview], bytes], pieces: list[memoryview]) -> Iterator[bytes]:
     """Yield the results in order, computed ahead by a few threads. Where none can be started, compute them here."""
-    before = sys.path
-    sys.path = [each for each in before if each]
-    try:
-        from concurrent.futures import ThreadPoolExecutor
-    finally:
-        sys.path = before
-    pool = ThreadPoolExecutor(min(HASH_THREADS, os.cpu_count() or 1))
+    pool = _installed("concurrent.futures.thread").ThreadPoolExecutor(min(HASH_THREADS, os.cpu_count() or 1))
     try:
         yield from pool.map(work, pieces)
     except RuntimeError:  # a limit of the session

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ingle_worker.snapshot import definitions, reduce_running, reduce_torch
+from ingle_worker.snapshot.reduce_builtin import loaded
 
 BATCH = 4096
 LONG_TEXT_CHARS = 4096
@@ -105,8 +106,8 @@ class _Walk:
         self._memories: dict[int, int] = {}
         """Roots of tensor memories, by id of the memory."""
         self._of_torch: list[Any] = []
-        self._array = _loaded("numpy", "ndarray")
-        self._tensor = _loaded("torch", "Tensor")
+        self._array = loaded("numpy", "ndarray")
+        self._tensor = loaded("torch", "Tensor")
         # By id: a metaclass may have any __hash__ and __eq__, or none.
         self._ways = {id(str): TEXT, id(bytes): TEXT, **{id(kind): ATOM for kind in ATOMS}}
 
@@ -244,7 +245,7 @@ class _Walk:
                 self._unite(root, self._memories.setdefault(memory, root))
             stack.append((reduce_torch.parts_of(value), True))
             return
-        if definitions.derives(type(value), _loaded("torch", "Generator")):
+        if definitions.derives(type(value), loaded("torch", "Generator")):
             self._of_torch.append(value)
             return
         if not definitions.derives(type(value), self._array):
@@ -388,20 +389,11 @@ def _way_of(kind: type, array: type, tensor: type) -> int:
     if issubclass(kind, types.ModuleType):
         return MODULE
     # Members of an enumeration are found through their class, a logger by its name.
-    if isinstance(kind, _loaded("enum", "EnumMeta")):
+    if isinstance(kind, loaded("enum", "EnumMeta")):
         return MEMBER
-    if definitions.derives(kind, _loaded("logging", "Logger")):
+    if definitions.derives(kind, loaded("logging", "Logger")):
         return ATOM
-    if any(kind is each for each in (tensor, _loaded("torch.nn", "Parameter"), _loaded("torch", "Generator"))):
+    if any(kind is each for each in (tensor, loaded("torch.nn", "Parameter"), loaded("torch", "Generator"))):
         return SPECIAL
     special = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
     return SPECIAL if definitions.derives(kind, *special) or reduce_running.handles(kind) else PLAIN
-
-
-def _loaded(module: str, name: str) -> type:
-    found = getattr(sys.modules.get(module), name, None)
-    return found if isinstance(found, type) else _Nothing
-
-
-class _Nothing:
-    """Placeholder for a type of a library that is not loaded. No object has it."""

@@ -6,7 +6,6 @@ loaded, because of a missing package or another Python version, is reported by i
 
 import _pickle
 import gc
-import json
 import os
 import random
 import sys
@@ -34,11 +33,6 @@ class Unpickler(_pickle.Unpickler):
             lost = Lost(f"{module}.{name} is not in this Python")
             CURRENT.get().lost.append(lost)
             return lost
-
-
-def read_summary(data: bytes) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads(data)
-    return summary
 
 
 class Loaded:

@@ -1,5 +1,6 @@
 """The session's part of saving and loading: it requests a channel and transfers everything over it."""
 
+import json
 import os
 import types
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class SnapshotRequests:
         """Load a snapshot into this session."""
         fd = self._request_channel(order.ticket)
         try:
-            summary = load_module.read_summary(order.data)
+            summary: dict[str, Any] = json.loads(order.data)
             loaded = load_module.load(fd, summary, self._main, random=order.random)
         except WireLost:
             raise
