@@ -98,7 +98,7 @@ class Filesystem:
         kind = request.headers.get("content-type", "")
         body = read_stream(request, self._max_file)
         if request.headers.get("content-encoding", "") == "gzip":
-            body = _unzipped(body, self._max_file)
+            body = _unzipped(body)
         if not is_multipart(kind):
             return JSONResponse([await self._write_one(sandbox, named, body)])
         written = [
@@ -259,8 +259,8 @@ def described(path: str, info: FileInfo) -> dict[str, Any]:
     }
 
 
-async def _unzipped(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """Yield the bytes of a gzip stream in bounded pieces."""
+async def _unzipped(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the bytes of a gzip stream in bounded pieces. The service bounds their sum, as of every file."""
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         async for chunk in chunks:
