@@ -39,7 +39,7 @@ def cluster() -> None:
 def up(nodes: int, port: int | None, no_gateway: bool, as_json: bool) -> None:
     """Start a cluster on this machine: a head, nodes, and a gateway.
 
-    What runs already stays: `up` starts what is missing, also after a crash. `ingle cluster down` ends everything.
+    It starts only the missing parts, so it also repairs a cluster after a crash. `ingle cluster down` ends everything.
     """
     with plain_failures():
         local = _local()

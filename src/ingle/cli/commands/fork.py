@@ -109,7 +109,7 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
 @service_options
 @json_option
 def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
-    """Show how a session differs from a checkpoint, a fork or a snapshot; without a name, from the one to roll back to.
+    """Show how a session differs from a checkpoint, a fork or a snapshot; without a name, from where a rollback leads.
 
     Variables are shown with short values, or with type, shape and size. Texts are shown as unified diffs, other files
     with their sizes.

@@ -37,10 +37,10 @@ def grant(
     DIR:ro grants a folder for reading only. The files of DIR:tracked belong to checkpoints: a rollback brings them
     back, in sessions made from now on.
 
-    New sessions have it at once. So do live ones that see all your files anyway (isolation none or limits), and for
-    hosts all live ones. A confined process cannot get another folder: its session has the folder from its next process
-    on, and the answer names these sessions. The same holds for --remove. A grant lasts until the server ends, unless
-    it is saved. With several servers, choose one with --pid.
+    New sessions have a grant at once, and live sessions have a host at once. A folder is another matter: with isolation
+    none or limits a session sees all your files anyway, and a confined session has the folder from its next process on.
+    The answer names those sessions. The same holds for --remove. A grant lasts until the server ends, unless it is
+    saved. With several servers, choose one with --pid.
     """
     if lists == bool(folders or hosts):
         raise click.UsageError("name a folder or --host, or pass --list")

@@ -36,7 +36,7 @@ def token() -> None:
 @click.option("--bytes-per-minute", type=SIZE_FROM_ONE, help="Maximum bytes of requests and answers.")
 @click.option("--isolation", type=click.Choice(LEVELS), help="Weakest isolation level of its sessions.")
 @click.option("--network", type=click.Choice(NETWORKS), help="Most network access of its sessions.")
-@click.option("--gpus", metavar="all|none|N,N", help="GPUs of its sessions at most.")
+@click.option("--gpus", metavar="all|none|N,N", help="Most GPUs of its sessions.")
 @click.option("--memory", type=SIZE_FROM_ONE, help="Maximum memory of each of its sessions.")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Maximum processes of each of its sessions.")
 @click.option("--disk", type=SIZE_FROM_ONE, help="Maximum disk use of each of its sessions.")

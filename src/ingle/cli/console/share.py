@@ -23,7 +23,7 @@ def share(session: str | None, expires: float, lists: bool, revoke: str | None, 
     """Print a link that shows SESSION and changes nothing.
 
     Everybody who has the link can read the cells, outputs and variables of the session, and no files. The link ends at
-    its time, when it is revoked, with the session, or with the server.
+    its time, when it is revoked, and with the session or the server.
     """
     if (session is not None) + lists + (revoke is not None) != 1:
         raise click.UsageError("name a session to share, or use --list, or --revoke with the id of a link")
