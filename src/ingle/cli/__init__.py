@@ -89,6 +89,13 @@ class Commands(click.Group):
         gc.set_threshold(GC_THRESHOLD)
         return super().main(*args, **{"complete_var": COMPLETION, **given})
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command. Its errors become one plain sentence."""
+        from ingle.cli.failure import plain_failures
+
+        with plain_failures():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from ingle.cli.echo import clear_line, echo, echo_json
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import Quantity
 from ingle.cli.services import read_token
 from ingle.quantities import BYTES, SECONDS
@@ -78,31 +78,30 @@ def batch(
         raise click.UsageError("name the inputs with --inputs FILE, or whole items with --items FILE")
     if token_file is not None and url is None:
         raise click.UsageError("--token-file needs --url; a service on this machine needs no token")
-    with plain_failures():
-        from ingle.client import Client
+    from ingle.client import Client
 
-        report = Report(as_json)
-        with Client(url, None if token_file is None else read_token(token_file)) as client:
-            results = client.map(
-                _read_code(source),
-                _read_items(given, whole=items is not None),
-                concurrency=concurrency,
-                timeout=timeout,
-                limits=None if memory is None else {"memory": int(memory)},
-                ordered=not as_json,
-                python=python,
-                environment=environment,
-                isolation=isolation,
-                network=network,
-            )
-            try:
-                for result in results:
-                    report.add(result)
-            except KeyboardInterrupt:
-                results.close()
-                report.finish()
-                raise SystemExit(130) from None
-        report.finish()
+    report = Report(as_json)
+    with Client(url, None if token_file is None else read_token(token_file)) as client:
+        results = client.map(
+            _read_code(source),
+            _read_items(given, whole=items is not None),
+            concurrency=concurrency,
+            timeout=timeout,
+            limits=None if memory is None else {"memory": int(memory)},
+            ordered=not as_json,
+            python=python,
+            environment=environment,
+            isolation=isolation,
+            network=network,
+        )
+        try:
+            for result in results:
+                report.add(result)
+        except KeyboardInterrupt:
+            results.close()
+            report.finish()
+            raise SystemExit(130) from None
+    report.finish()
     raise SystemExit(0 if report.is_ok else 1)
 
 

@@ -26,11 +26,14 @@ class Failure(click.ClickException):
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
+    """Turn errors of ingle and of the system into a plain sentence. `cli.Commands` runs every command in it."""
     try:
         yield
     except IngleError as error:
         command = next((command for kind, command in COMMANDS.items() if isinstance(error, kind)), None)
         raise Failure(f"{error.message} ({command})" if command else error.message) from None
+    except BrokenPipeError:
+        raise  # the reader of the output has closed its end: click ends quietly
     except OSError as error:
         # For example an unwritable data folder or a deleted current folder; the message names the path.
         raise Failure(str(error)) from None

@@ -6,7 +6,6 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_change, echo_json, tell
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity, json_option
 from ingle.cli.services import Choice, find_session, service_options
 from ingle.errors import TrialNotFound
@@ -44,15 +43,14 @@ def trial(session: str, code: str | None, choice: Choice, network: str, policy: 
       variables=none|created|any  variables that may differ
     """
     path = f"/v1/sessions/{session}"
-    with plain_failures():
-        target = find_session(choice, session)
-        if code is None:
-            said = target.ask("GET", f"{path}/trials")
-        else:
-            asked: dict[str, Any] = {"code": code, "trial": True, "network": network}
-            if policy is not None:
-                asked["policy"] = _rules(policy)
-            said = target.ask("POST", f"{path}/execute", asked)
+    target = find_session(choice, session)
+    if code is None:
+        said = target.ask("GET", f"{path}/trials")
+    else:
+        asked: dict[str, Any] = {"code": code, "trial": True, "network": network}
+        if policy is not None:
+            asked["policy"] = _rules(policy)
+        said = target.ask("POST", f"{path}/execute", asked)
     if as_json:
         echo_json(said)
         return
@@ -81,9 +79,8 @@ def trial(session: str, code: str | None, choice: Choice, network: str, policy: 
 @json_option
 def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Make a trial the session, without running anything again. Default: the open one."""
-    with plain_failures():
-        target = find_session(choice, session)
-        said = target.ask("POST", f"/v1/sessions/{session}/trials/{_name(target, session, name)}/commit", {})
+    target = find_session(choice, session)
+    said = target.ask("POST", f"/v1/sessions/{session}/trials/{_name(target, session, name)}/commit", {})
     if as_json:
         echo_json(said)
     else:
@@ -97,10 +94,9 @@ def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> Non
 @json_option
 def discard(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Drop a trial. Default: the open one."""
-    with plain_failures():
-        target = find_session(choice, session)
-        name = _name(target, session, name)
-        target.ask("POST", f"/v1/sessions/{session}/trials/{name}/discard", {})
+    target = find_session(choice, session)
+    name = _name(target, session, name)
+    target.ask("POST", f"/v1/sessions/{session}/trials/{name}/discard", {})
     tell({"discarded": name}, f"{name} is discarded", as_json)
 
 
@@ -135,8 +131,7 @@ def try_cells(
     """
     given = {"codes": list(codes), "score": score, "keep": keep, "budget": budget, "network": network}
     asked = {key: value for key, value in given.items() if value is not None}
-    with plain_failures():
-        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/try", asked)
+    said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/try", asked)
     if as_json:
         echo_json(said)
         return
@@ -159,12 +154,11 @@ def try_cells(
 def merge(session: str, fork: str, choice: Choice, only: str, files: tuple[str, ...], as_json: bool) -> None:
     """Take single variables and files from a fork into a session."""
     names = [name.strip() for name in only.split(",") if name.strip()]
-    with plain_failures():
-        if not names and not files:
-            raise click.UsageError("name what to take: --only NAMES, or --file PATH")
-        said = find_session(choice, session).ask(
-            "POST", f"/v1/sessions/{session}/merge", {"fork": fork, "variables": names, "files": list(files)}
-        )
+    if not names and not files:
+        raise click.UsageError("name what to take: --only NAMES, or --file PATH")
+    said = find_session(choice, session).ask(
+        "POST", f"/v1/sessions/{session}/merge", {"fork": fork, "variables": names, "files": list(files)}
+    )
     if as_json:
         echo_json(said)
         return
@@ -187,8 +181,7 @@ def adopt(session: str, fork: str, choice: Choice, as_json: bool) -> None:
     Variables and files of SESSION give way to those of FORK, and FORK ends. `ingle diff` shows what differs, and a
     checkpoint of SESSION keeps the state before.
     """
-    with plain_failures():
-        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/adopt", {"fork": fork})
+    said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/adopt", {"fork": fork})
     if as_json:
         echo_json(said)
     else:

@@ -6,7 +6,7 @@ import click
 
 from ingle.cli.commands.sessions import laid_out
 from ingle.cli.echo import echo, echo_json, tell
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import Quantity, VerbGroup
 from ingle.cli.services import LOOK_SECONDS, Choice, Target, find_targets, service_options
 from ingle.errors import Unreachable
@@ -41,17 +41,16 @@ def up(nodes: int, port: int | None, no_gateway: bool, as_json: bool) -> None:
 
     It starts only the missing parts, so it also repairs a cluster after a crash. `ingle cluster down` ends everything.
     """
-    with plain_failures():
-        local = _local()
-        local.prepare()
-        _say(local.start_head(), as_json)
-        for node in local.state.nodes:
-            if not node.alive:
-                _say(local.start_node(node.name), as_json)
-        while len(local.state.nodes) < nodes:
-            _say(local.start_node(), as_json)
-        if not no_gateway:
-            _say(local.start_gateway([] if port is None else ["--port", str(port)]), as_json)
+    local = _local()
+    local.prepare()
+    _say(local.start_head(), as_json)
+    for node in local.state.nodes:
+        if not node.alive:
+            _say(local.start_node(node.name), as_json)
+    while len(local.state.nodes) < nodes:
+        _say(local.start_node(), as_json)
+    if not no_gateway:
+        _say(local.start_gateway([] if port is None else ["--port", str(port)]), as_json)
     if as_json:
         return
     echo("try      ingle run -s main '6 * 7'")
@@ -63,11 +62,10 @@ def up(nodes: int, port: int | None, no_gateway: bool, as_json: bool) -> None:
 @json_option
 def status(choice: Choice, as_json: bool) -> None:
     """List the nodes, with the number of sessions on each."""
-    with plain_failures():
-        rows = _status(choice)
-        if as_json:
-            echo_json({"nodes": rows})
-            return
+    rows = _status(choice)
+    if as_json:
+        echo_json({"nodes": rows})
+        return
     table: list[tuple[str, ...]] = [("NODE", "ADDRESS", "PID", "STATE", "SESSIONS")]
     table += [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
     for line in laid_out(table):
@@ -84,25 +82,24 @@ def scale(count: int, choice: Choice, as_json: bool) -> None:
     A local cluster gets more nodes, or its last ones end if they have no sessions. In another cluster the gateway asks
     Ray for so many agents, and Ray's autoscaler starts the machines.
     """
-    with plain_failures():
-        local = _local()
-        if choice.url is not None or not local.exists():
-            _gateway(choice).ask("PUT", "/v1/nodes", {"count": count})
-            if as_json:
-                echo_json({"count": count})
-            return
-        while len(local.state.nodes) < count:
-            _say(local.start_node(), as_json)
-        surplus = [node.name for node in local.state.nodes[count:]]
-        if not surplus:
-            return
-        used = {told["node"]: told["sessions"] for told in _machines(choice)}
-        for name in surplus:
-            if used.get(name):
-                raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
-        for name in surplus:
-            local.remove_node(name)
-            tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
+    local = _local()
+    if choice.url is not None or not local.exists():
+        _gateway(choice).ask("PUT", "/v1/nodes", {"count": count})
+        if as_json:
+            echo_json({"count": count})
+        return
+    while len(local.state.nodes) < count:
+        _say(local.start_node(), as_json)
+    surplus = [node.name for node in local.state.nodes[count:]]
+    if not surplus:
+        return
+    used = {told["node"]: told["sessions"] for told in _machines(choice)}
+    for name in surplus:
+        if used.get(name):
+            raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
+    for name in surplus:
+        local.remove_node(name)
+        tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
 
 
 @cluster.command(epilog="Example: ingle cluster drain node-2 --wait 5m")
@@ -115,14 +112,13 @@ def drain(node: str, seconds: float, choice: Choice, as_json: bool) -> None:
 
     A session is saved and goes on elsewhere once its cell has ended. One whose cell runs longer than `--wait` stays.
     """
-    with plain_failures():
-        gateway = _gateway(choice)
-        told = gateway.ask("POST", f"/v1/nodes/{node}/drain", {"seconds": seconds}, timeout=seconds + DRAIN_SECONDS)
-        tell(told, f"{len(told['moved'])} sessions moved", as_json)
-        for key, why in told["stayed"].items():
-            echo(f"{key} stayed: {why}", err=True)
-        if told["stayed"]:
-            raise SystemExit(1)
+    gateway = _gateway(choice)
+    told = gateway.ask("POST", f"/v1/nodes/{node}/drain", {"seconds": seconds}, timeout=seconds + DRAIN_SECONDS)
+    tell(told, f"{len(told['moved'])} sessions moved", as_json)
+    for key, why in told["stayed"].items():
+        echo(f"{key} stayed: {why}", err=True)
+    if told["stayed"]:
+        raise SystemExit(1)
 
 
 @cluster.command(epilog="Example: ingle cluster kill --of main")
@@ -134,10 +130,9 @@ def kill(node: str | None, session: str | None, choice: Choice, as_json: bool) -
     """Kill a node of the local cluster at once, to see what a crash does."""
     if (node is None) == (session is None):
         raise click.UsageError("name a node, or a session with --of")
-    with plain_failures():
-        if node is None:
-            node = str(_gateway(choice).ask("GET", f"/v1/sessions/{session}")["node"])
-        _local().kill_node(node)
+    if node is None:
+        node = str(_gateway(choice).ask("GET", f"/v1/sessions/{session}")["node"])
+    _local().kill_node(node)
     tell({"node": node, "state": "ended"}, f"{node} was killed", as_json)
 
 
@@ -145,8 +140,7 @@ def kill(node: str | None, session: str | None, choice: Choice, as_json: bool) -
 @json_option
 def down(as_json: bool) -> None:
     """End the local cluster. Saved sessions stay in its store."""
-    with plain_failures():
-        _local().down()
+    _local().down()
     if as_json:
         echo_json({"nodes": []})
 

@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.cli.commands.run import env_option
 from ingle.cli.completion import complete_sessions, session_argument
 from ingle.cli.echo import echo, echo_json, tell
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import Quantity
 from ingle.cli.services import (
     Choice,
@@ -70,17 +70,16 @@ def new(
         body["session_id"] = name
     if memory is not None:
         body["limits"] = {"memory": memory}
-    with plain_failures():
-        target = find_or_choose(choice, name or "")
-        local = target.address.path is not None
-        here = os.getcwd() if local and not (given["shares"] or given["home"]) else None
-        try:
-            place = os.path.abspath(cwd) if cwd is not None and local else cwd or here
-            said = target.ask("POST", "/v1/sessions", body if place is None else {**body, "cwd": place})
-        except errors.NotGranted:
-            if cwd is not None:
-                raise
-            said = target.ask("POST", "/v1/sessions", body)
+    target = find_or_choose(choice, name or "")
+    local = target.address.path is not None
+    here = os.getcwd() if local and not (given["shares"] or given["home"]) else None
+    try:
+        place = os.path.abspath(cwd) if cwd is not None and local else cwd or here
+        said = target.ask("POST", "/v1/sessions", body if place is None else {**body, "cwd": place})
+    except errors.NotGranted:
+        if cwd is not None:
+            raise
+        said = target.ask("POST", "/v1/sessions", body)
     if as_json:
         echo_json(said)
         return
@@ -95,8 +94,7 @@ def new(
 @click.option("--json", "as_json", is_flag=True, help="Print the session as one JSON document.")
 def clear(session: str, choice: Choice, as_json: bool) -> None:
     """Reset the namespace of a session; its name, folder and output are kept."""
-    with plain_failures():
-        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/clear", {})
+    said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/clear", {})
     tell(said, f"session {session!r} has no variables any more", as_json)
 
 
@@ -106,8 +104,7 @@ def clear(session: str, choice: Choice, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result of the cell as one JSON document.")
 def interrupt(session: str, choice: Choice, as_json: bool) -> None:
     """Interrupt the running cell of a session; its state is kept."""
-    with plain_failures():
-        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/interrupt", {})
+    said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/interrupt", {})
     if as_json:
         echo_json(said)
     elif said.get("interrupted") is False:
@@ -130,14 +127,13 @@ def stop(sessions: tuple[str, ...], choice: Choice, server: bool, as_json: bool)
         raise click.UsageError("name a session (`ingle ps` lists them), or pass --server to end the whole server")
     if sessions and server:
         raise click.UsageError("a session or --server, not both; --server ends all its sessions")
-    with plain_failures():
-        if server:
-            target = _the_server(choice)
-            said = _stop_server(target)
-            tell(said, f"the server ({target}) has ended", as_json)
-        for session, target in {name: find_session(choice, name) for name in sessions}.items():
-            said = target.ask("DELETE", f"/v1/sessions/{session}")
-            tell(said, f"session {session!r} has ended", as_json)
+    if server:
+        target = _the_server(choice)
+        said = _stop_server(target)
+        tell(said, f"the server ({target}) has ended", as_json)
+    for session, target in {name: find_session(choice, name) for name in sessions}.items():
+        said = target.ask("DELETE", f"/v1/sessions/{session}")
+        tell(said, f"session {session!r} has ended", as_json)
 
 
 def _the_server(choice: Choice) -> Target:
@@ -183,26 +179,25 @@ def approve(approval: str | None, choice: Choice, deny: bool, every: bool, as_js
     With an id, or the beginning of one, that call is allowed or refused. Without one, the calls that wait are listed,
     and at a terminal each is asked for. A token needs the scope `approve`.
     """
-    with plain_failures():
-        found = [(target, each) for target in find_targets(choice) for each in _waiting(target)]
-        if approval is not None:
-            found = [each for each in found if each[1]["id"].startswith(approval)]
-            if len(found) != 1:
-                raise Failure(f"{len(found) or 'no'} calls that wait have an id with {approval!r}; see `ingle approve`")
-        if not found and not as_json:
-            echo("No call waits for approval.")
-        for target, each in found[:MAX_APPROVALS]:
-            if not as_json:
-                echo(f"{each['id']}  {each['session']}  {each['server']}.{each['tool']}{_hint(each)}")
-                echo(f"    {each['arguments']}")
-            answered = approval is not None or every or (not as_json and _wanted(deny))
-            if answered:
-                path = f"/v1/sessions/{each['session']}/approvals/{each['id']}"
-                target.ask("POST", path, {"allow": not deny})
-            if as_json:
-                echo_json({**each, "allowed": not deny if answered else None})
-            elif answered:
-                echo("    refused" if deny else "    allowed")
+    found = [(target, each) for target in find_targets(choice) for each in _waiting(target)]
+    if approval is not None:
+        found = [each for each in found if each[1]["id"].startswith(approval)]
+        if len(found) != 1:
+            raise Failure(f"{len(found) or 'no'} calls that wait have an id with {approval!r}; see `ingle approve`")
+    if not found and not as_json:
+        echo("No call waits for approval.")
+    for target, each in found[:MAX_APPROVALS]:
+        if not as_json:
+            echo(f"{each['id']}  {each['session']}  {each['server']}.{each['tool']}{_hint(each)}")
+            echo(f"    {each['arguments']}")
+        answered = approval is not None or every or (not as_json and _wanted(deny))
+        if answered:
+            path = f"/v1/sessions/{each['session']}/approvals/{each['id']}"
+            target.ask("POST", path, {"allow": not deny})
+        if as_json:
+            echo_json({**each, "allowed": not deny if answered else None})
+        elif answered:
+            echo("    refused" if deny else "    allowed")
 
 
 def _waiting(target: Target) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import click
 
 from ingle import errors
 from ingle.cli.echo import echo
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.services import Choice, Target, find_session, service_options
 from ingle.quantities import rounded_size
 
@@ -34,21 +34,20 @@ def cp(source: str, target: str, choice: Choice, quiet: bool) -> None:
     existing folder, the copy is made inside of it. `-` is standard input or output; a folder is written as a tar
     stream.
     """
-    with plain_failures():
-        from_session, to_session = _session(source), _session(target)
-        if (from_session is None) == (to_session is None):
-            raise Failure("exactly one of the two must be SESSION:PATH; write a local path with a colon as ./a:b")
-        progress = Progress(quiet)
-        try:
-            if to_session is not None:
-                service = find_session(choice, to_session)
-                told = _upload(service, to_session, source, target.partition(":")[2], progress)
-            else:
-                assert from_session is not None
-                service = find_session(choice, from_session)
-                told = _download(service, from_session, source.partition(":")[2], target, progress)
-        finally:
-            progress.clear()
+    from_session, to_session = _session(source), _session(target)
+    if (from_session is None) == (to_session is None):
+        raise Failure("exactly one of the two must be SESSION:PATH; write a local path with a colon as ./a:b")
+    progress = Progress(quiet)
+    try:
+        if to_session is not None:
+            service = find_session(choice, to_session)
+            told = _upload(service, to_session, source, target.partition(":")[2], progress)
+        else:
+            assert from_session is not None
+            service = find_session(choice, from_session)
+            told = _download(service, from_session, source.partition(":")[2], target, progress)
+    finally:
+        progress.clear()
     if told and not quiet:
         echo(told, err=STREAM in (source, target))
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import plain_failures
 
 if TYPE_CHECKING:
     from ingle.doctor import Finding
@@ -21,18 +20,17 @@ def doctor(as_json: bool) -> None:
     Checks Python, the data folder, the start of a session, isolation, and the configured hosts. Exit code: 0 if
     everything needed works, 1 if something does not.
     """
-    with plain_failures():
-        from ingle.doctor import examine
-        from ingle.settings import data_folder, load
+    from ingle.doctor import examine
+    from ingle.settings import data_folder, load
 
-        findings = examine(load(), data_folder())
-        healthy = all(each.state != "broken" for each in findings)
-        if as_json:
-            echo_json({"healthy": healthy, "findings": findings})
-        else:
-            for line in _lines(findings):
-                echo(line)
-            echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
+    findings = examine(load(), data_folder())
+    healthy = all(each.state != "broken" for each in findings)
+    if as_json:
+        echo_json({"healthy": healthy, "findings": findings})
+    else:
+        for line in _lines(findings):
+            echo(line)
+        echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
     raise SystemExit(0 if healthy else 1)
 
 

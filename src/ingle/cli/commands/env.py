@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import VerbGroup, json_option
 from ingle.cli.services import Choice, find_targets, list_sessions
 from ingle.errors import EnvironmentInUse, Unreachable
@@ -48,12 +48,11 @@ def env() -> None:
 @json_option
 def create(name: str, packages: tuple[str, ...], python: str, files: tuple[Path, ...], as_json: bool) -> None:
     """Create an environment with these packages."""
-    with plain_failures():
-        from ingle.environments.store import Store
+    from ingle.environments.store import Store
 
-        if name in Store(data_folder()).names():
-            raise Failure(f"there is an environment {name!r} already; update it with `ingle env update {name}`")
-        _build(name, _request(packages, python, files), as_json)
+    if name in Store(data_folder()).names():
+        raise Failure(f"there is an environment {name!r} already; update it with `ingle env update {name}`")
+    _build(name, _request(packages, python, files), as_json)
 
 
 @env.command(epilog="Example: ingle env update data polars")
@@ -67,23 +66,21 @@ def update(name: str, packages: tuple[str, ...], python: str, files: tuple[Path,
 
     Sessions that run keep the packages they have. If the build fails, the environment stays as it is.
     """
-    with plain_failures():
-        from ingle.environments.build import merged
-        from ingle.environments.store import Store
+    from ingle.environments.build import merged
+    from ingle.environments.store import Store
 
-        before = Store(data_folder()).read(name).made_from
-        _build(name, merged(before, _request(packages, python, files)), as_json)
+    before = Store(data_folder()).read(name).made_from
+    _build(name, merged(before, _request(packages, python, files)), as_json)
 
 
 @env.command("list", epilog="Example: ingle env list --json")
 @json_option
 def list_environments(as_json: bool) -> None:
     """List the environments."""
-    with plain_failures():
-        from ingle.environments.store import Store
-        from ingle.nodes.environments import describe
+    from ingle.environments.store import Store
+    from ingle.nodes.environments import describe
 
-        records = Store(data_folder()).all()
+    records = Store(data_folder()).all()
     if as_json:
         echo_json({"environments": [describe(record) for record in records]})
         return
@@ -99,19 +96,18 @@ def list_environments(as_json: bool) -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove an environment that no session uses."""
-    with plain_failures():
-        from ingle.environments.store import Store
+    from ingle.environments.store import Store
 
-        try:
-            Store(data_folder()).remove(name)
-        except EnvironmentInUse as error:
-            users = _sessions_with(name)
-            if not users:
-                raise
-            raise Failure(
-                f"sessions use the environment {name!r}: {', '.join(users)}; end each with `ingle stop SESSION`, or "
-                "update it: sessions that run keep the packages they have"
-            ) from error
+    try:
+        Store(data_folder()).remove(name)
+    except EnvironmentInUse as error:
+        users = _sessions_with(name)
+        if not users:
+            raise
+        raise Failure(
+            f"sessions use the environment {name!r}: {', '.join(users)}; end each with `ingle stop SESSION`, or "
+            "update it: sessions that run keep the packages they have"
+        ) from error
 
 
 def _sessions_with(name: str) -> list[str]:

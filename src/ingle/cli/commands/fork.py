@@ -7,7 +7,6 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_change, echo_json
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import json_option
 from ingle.cli.services import Choice, find_session, service_options
 
@@ -34,8 +33,7 @@ def fork(
         asked["at"] = at
     if name is not None:
         asked["session_id"] = name
-    with plain_failures():
-        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/fork", asked)
+    said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/fork", asked)
     if as_json:
         echo_json(said)
         return
@@ -59,17 +57,16 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
     from urllib.parse import quote
 
     path = f"/v1/sessions/{session}/checkpoints"
-    with plain_failures():
-        if delete and name is None:
-            raise click.UsageError("--delete needs the NAME of a checkpoint")
-        target = find_session(choice, session)
-        if name is None:
-            said = target.ask("GET", path)
-        elif delete:
-            target.ask("DELETE", f"{path}/{quote(name, safe='')}")
-            said = {"deleted": name}
-        else:
-            said = target.ask("POST", path, {"name": name})
+    if delete and name is None:
+        raise click.UsageError("--delete needs the NAME of a checkpoint")
+    target = find_session(choice, session)
+    if name is None:
+        said = target.ask("GET", path)
+    elif delete:
+        target.ask("DELETE", f"{path}/{quote(name, safe='')}")
+        said = {"deleted": name}
+    else:
+        said = target.ask("POST", path, {"name": name})
     if as_json:
         echo_json(said)
     elif name is None:
@@ -93,10 +90,9 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
 
     The files of its own folder and of tracked folders return too.
     """
-    with plain_failures():
-        said = find_session(choice, session).ask(
-            "POST", f"/v1/sessions/{session}/rollback", {} if name is None else {"name": name}
-        )
+    said = find_session(choice, session).ask(
+        "POST", f"/v1/sessions/{session}/rollback", {} if name is None else {"name": name}
+    )
     if as_json:
         echo_json(said)
     else:
@@ -123,8 +119,7 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     from ingle.render.diff import file_line, heading, variable_line
 
     query = "" if name is None else f"?to={quote(name, safe='')}"
-    with plain_failures():
-        said = find_session(choice, session).ask("GET", f"/v1/sessions/{session}/diff{query}")
+    said = find_session(choice, session).ask("GET", f"/v1/sessions/{session}/diff{query}")
     if as_json:
         echo_json(said)
         return

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import json_option
 from ingle.cli.services import Choice, Target, find_targets, only_target, service_options
 
@@ -46,21 +46,20 @@ def grant(
         raise click.UsageError("name a folder or --host, or pass --list")
     if save and choice.url is not None:
         raise click.UsageError("--save writes to this machine's data folder; use it on the server's machine")
-    with plain_failures():
-        none = "no server is running; start one with `ingle serve --folder DIR`"
-        target = only_target(find_targets(choice), none, "servers are running")
-        if lists:
-            told: Any = target.ask("GET", "/v1/grants")
-            lines = _table(told["grants"])
-        else:
-            wanted = [*((HOST, each) for each in hosts), *((FOLDER, each) for each in folders)]
-            changes = [_change(target, kind, text, remove, all_tenants) for kind, text in wanted]
-            told = {"changes": changes}
-            lines = [line for change in changes for line in _sentences(change, remove)]
-            if save:
-                lines += [_save(change["grant"], remove) for change in changes]
-            elif not remove:
-                lines.append("It lasts until this server ends; --save keeps it.")
+    none = "no server is running; start one with `ingle serve --folder DIR`"
+    target = only_target(find_targets(choice), none, "servers are running")
+    if lists:
+        told: Any = target.ask("GET", "/v1/grants")
+        lines = _table(told["grants"])
+    else:
+        wanted = [*((HOST, each) for each in hosts), *((FOLDER, each) for each in folders)]
+        changes = [_change(target, kind, text, remove, all_tenants) for kind, text in wanted]
+        told = {"changes": changes}
+        lines = [line for change in changes for line in _sentences(change, remove)]
+        if save:
+            lines += [_save(change["grant"], remove) for change in changes]
+        elif not remove:
+            lines.append("It lasts until this server ends; --save keeps it.")
     if as_json:
         echo_json(told)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ingle.cli.echo import echo
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 
 if TYPE_CHECKING:
     from ingle.install.programs import Change, Host
@@ -83,42 +83,41 @@ def install(
 
     With --wrap the model has the tools of the host's other servers from inside code, and `search_tools` to find them.
     """
-    with plain_failures():
-        from ingle.install import programs, removal
-        from ingle.install import wrap as install_wrap
-        from ingle.settings import data_folder
+    from ingle.install import programs, removal
+    from ingle.install import wrap as install_wrap
+    from ingle.settings import data_folder
 
-        granted = [granted_folder(each) for each in folders]
-        flags = () if python is None else ("--python", interpreter_of(python))
-        if host == "json":
-            if wrap or unwrap or remove:
-                raise Failure("--wrap, --unwrap and --remove change a host's file; name the host")
-            echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
-            return
-        place = programs.Place.here()
-        found = programs.BY_NAME[host]
-        file, folder = programs.file_of(found, place, project), place.folder if project else None
-        if remove:
-            removed = removal.plan_removal(found, file, data_folder(), folder)
-            if removed is None:
-                echo(f"{found.title} has no entry for ingle in {file}; nothing was changed.")
-            else:
-                apply_change(removed, dry_run, f"{found.title} lets go of ingle when it starts again.")
-            return
-        if unwrap:
-            move_servers(found, install_wrap.plan_unwrap(found, file, data_folder(), folder), yes, dry_run)
-            return
-        if not granted and not found.starts_in_project:
-            granted = ask_folder(found.title)
-        command = programs.command_for(found, place, granted, flags)
-        if wrap:
-            move_servers(found, install_wrap.plan_wrap(found, file, command, data_folder(), folder), yes, dry_run)
-            return
-        change = programs.plan(found, file, command, folder)
-        if not change.needed:
-            echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
-            return
-        apply_change(change, dry_run, found.after)
+    granted = [granted_folder(each) for each in folders]
+    flags = () if python is None else ("--python", interpreter_of(python))
+    if host == "json":
+        if wrap or unwrap or remove:
+            raise Failure("--wrap, --unwrap and --remove change a host's file; name the host")
+        echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
+        return
+    place = programs.Place.here()
+    found = programs.BY_NAME[host]
+    file, folder = programs.file_of(found, place, project), place.folder if project else None
+    if remove:
+        removed = removal.plan_removal(found, file, data_folder(), folder)
+        if removed is None:
+            echo(f"{found.title} has no entry for ingle in {file}; nothing was changed.")
+        else:
+            apply_change(removed, dry_run, f"{found.title} lets go of ingle when it starts again.")
+        return
+    if unwrap:
+        move_servers(found, install_wrap.plan_unwrap(found, file, data_folder(), folder), yes, dry_run)
+        return
+    if not granted and not found.starts_in_project:
+        granted = ask_folder(found.title)
+    command = programs.command_for(found, place, granted, flags)
+    if wrap:
+        move_servers(found, install_wrap.plan_wrap(found, file, command, data_folder(), folder), yes, dry_run)
+        return
+    change = programs.plan(found, file, command, folder)
+    if not change.needed:
+        echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
+        return
+    apply_change(change, dry_run, found.after)
 
 
 def apply_change(change: "Change", dry_run: bool, next_step: str) -> None:

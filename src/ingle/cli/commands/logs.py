@@ -10,7 +10,6 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import TextPieces, echo
-from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, Target, find_session, service_options
 
 if TYPE_CHECKING:
@@ -37,15 +36,14 @@ def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: 
     """
     # Nothing must be undone, so Ctrl-C exits at once, even while a connection waits.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
-    with plain_failures():
-        target = find_session(choice, session)
-        try:
-            with make_client(target) as client:
-                _show(client.session(session), follow, last, as_json)
-        except BrokenPipeError:
-            # The reader has closed its end. Buffered output goes to /dev/null, because flushing it would fail.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(BROKEN_PIPE) from None
+    target = find_session(choice, session)
+    try:
+        with make_client(target) as client:
+            _show(client.session(session), follow, last, as_json)
+    except BrokenPipeError:
+        # The reader has closed its end. Buffered output goes to /dev/null, because flushing it would fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(BROKEN_PIPE) from None
 
 
 def make_client(target: Target) -> "Client":

@@ -11,7 +11,6 @@ import click
 
 from ingle.cli.commands.serve import option_of
 from ingle.cli.echo import echo
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import GroupedCommand, load_settings
 from ingle.settings import Settings, data_folder
 
@@ -53,9 +52,8 @@ def mcp(**given: Any) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         echo("ingle mcp waits for messages of a host; configure one with `ingle install HOST`.", err=True)
         echo("Ctrl-D ends it.", err=True)
-    with plain_failures():
-        from ingle.mcp.stdio.main import run
-        from ingle.mcp.tools import chosen
+    from ingle.mcp.stdio.main import run
+    from ingle.mcp.tools import chosen
 
-        settings = load_settings(given)
-        run(settings, data_folder(), chosen(settings.tools), local_socket)
+    settings = load_settings(given)
+    run(settings, data_folder(), chosen(settings.tools), local_socket)

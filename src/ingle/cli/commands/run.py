@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ingle.cli.completion import complete_sessions
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_or_choose, service_options
 from ingle.quantities import SECONDS
@@ -169,30 +168,29 @@ def run(
         raise click.UsageError("--pid needs -s NAME; without it the code runs in a new session of this command")
     if session is None and durable:
         raise click.UsageError("--durable needs -s NAME; without it the session ends with this command")
-    with plain_failures():
-        job = make_job(source, list(arguments), module, code)
-        if job.notebook is None and (output is not None or keep_going):
-            raise click.UsageError("-o and --keep-going are for notebooks")
-        job = replace(
-            job,
-            python=python,
-            environment=environment,
-            isolation=isolation,
-            timeout=timeout,
-            env=env,
-            as_json=as_json,
-            figures=figures,
-            keep_going=keep_going,
-            output=output,
-            durable=durable,
-            folders=folders,
-        )
-        if session is None:
-            from ingle.cli.run_local import run_job
+    job = make_job(source, list(arguments), module, code)
+    if job.notebook is None and (output is not None or keep_going):
+        raise click.UsageError("-o and --keep-going are for notebooks")
+    job = replace(
+        job,
+        python=python,
+        environment=environment,
+        isolation=isolation,
+        timeout=timeout,
+        env=env,
+        as_json=as_json,
+        figures=figures,
+        keep_going=keep_going,
+        output=output,
+        durable=durable,
+        folders=folders,
+    )
+    if session is None:
+        from ingle.cli.run_local import run_job
 
-            exit_code = run_job(job)
-        else:
-            from ingle.cli.run_in_session import run_in_session
+        exit_code = run_job(job)
+    else:
+        from ingle.cli.run_in_session import run_in_session
 
-            exit_code = run_in_session(job, find_or_choose(choice, session), session)
+        exit_code = run_in_session(job, find_or_choose(choice, session), session)
     raise SystemExit(exit_code)

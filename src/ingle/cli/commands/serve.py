@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from ingle import quantities
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import GroupedCommand, Quantity, load_settings
 from ingle.settings import Settings, data_folder
 
@@ -95,13 +94,12 @@ def serve(no_auth: bool, opens: bool, until_eof: bool, **given: Any) -> None:
     INGLE_TOKEN. The first lines printed show the URL, a link that signs a browser in once, the place of the token, and
     a command to try.
     """
-    with plain_failures():
-        settings = load_settings({**given, "auth": "none"} if no_auth else given)
-        from ingle.compat import protocols
-        from ingle.http.server import serve as run_server
-        from ingle.mcp.http import mounted
-        from ingle.support.logs import logging_to
+    settings = load_settings({**given, "auth": "none"} if no_auth else given)
+    from ingle.compat import protocols
+    from ingle.http.server import serve as run_server
+    from ingle.mcp.http import mounted
+    from ingle.support.logs import logging_to
 
-        with logging_to(settings):
-            code = run_server(settings, data_folder(), until_eof, mounted, protocols, opens)
+    with logging_to(settings):
+        code = run_server(settings, data_folder(), until_eof, mounted, protocols, opens)
     raise SystemExit(code)

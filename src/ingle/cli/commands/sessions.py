@@ -9,7 +9,6 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import json_option
 from ingle.cli.services import (
     Choice,
@@ -38,12 +37,11 @@ def ps(choice: Choice, as_json: bool) -> None:
     `ingle serve`, or `ingle mcp` in the same folder. A session in its own private folder shows `(own)`; --json has the
     path. `ingle ls` is the same.
     """
-    with plain_failures():
-        seen = [look(target) for target in find_targets(choice)]
-        saved = _saved() if choice.url is None and choice.pid is None else []
-        if as_json:
-            echo_json({"servers": seen, "saved": saved})
-            return
+    seen = [look(target) for target in find_targets(choice)]
+    saved = _saved() if choice.url is None and choice.pid is None else []
+    if as_json:
+        echo_json({"servers": seen, "saved": saved})
+        return
     for line in _table(seen, saved):
         echo(line)
 
@@ -164,13 +162,12 @@ def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> 
 
     Listing runs no code of the session. A named variable is converted to text by its own code, within limits.
     """
-    with plain_failures():
-        path = f"/v1/sessions/{session}/variables"
-        if name is not None:
-            from urllib.parse import quote
+    path = f"/v1/sessions/{session}/variables"
+    if name is not None:
+        from urllib.parse import quote
 
-            path += f"/{quote(name, safe='')}"
-        said = find_session(choice, session).ask("GET", path)
+        path += f"/{quote(name, safe='')}"
+    said = find_session(choice, session).ask("GET", path)
     if as_json:
         echo_json(said)
     elif name is not None:
@@ -208,13 +205,12 @@ def config(as_json: bool) -> None:
     These are the settings of `ingle serve` without flags: from the environment, else from config.toml in the data
     folder, else the defaults.
     """
-    with plain_failures():
-        import msgspec
+    import msgspec
 
-        from ingle.settings import explain
+    from ingle.settings import explain
 
-        told = explain()
-        folder = data_folder()
+    told = explain()
+    folder = data_folder()
     if as_json:
         rows = [{"name": name, "value": value, "from": source} for name, (value, source) in told.items()]
         echo_json({"data_folder": str(folder), "settings": rows})

@@ -4,7 +4,6 @@ import click
 
 from ingle.cli.commands.run import env_option
 from ingle.cli.completion import complete_sessions
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_session, service_options
 from ingle.quantities import SECONDS
@@ -45,14 +44,13 @@ def sh(
         raise click.UsageError("--pid needs -s NAME; without it the command runs in this folder")
     if session is not None and pty:
         raise click.UsageError("--pty has no effect on a task of a session; leave -s or --pty out")
-    with plain_failures():
-        from ingle.cli.shell_task import Job, run_job
+    from ingle.cli.shell_task import Job, run_job
 
-        job = Job(command, timeout=timeout, env=env, pty=pty, as_json=as_json)
-        if session is None:
-            exit_code = run_job(job)
-        else:
-            from ingle.cli.shell_in_session import run_in_session
+    job = Job(command, timeout=timeout, env=env, pty=pty, as_json=as_json)
+    if session is None:
+        exit_code = run_job(job)
+    else:
+        from ingle.cli.shell_in_session import run_in_session
 
-            exit_code = run_in_session(job, find_session(choice, session), session)
+        exit_code = run_in_session(job, find_session(choice, session), session)
     raise SystemExit(exit_code)

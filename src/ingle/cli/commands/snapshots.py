@@ -7,7 +7,7 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import json_option
 from ingle.cli.services import Choice, Target, find_session, find_targets, only_target, service_options
 from ingle.quantities import rounded_size
@@ -26,11 +26,10 @@ BLOCK = 1 << 20
 @json_option
 def save(session: str, name: str, choice: Choice, file: str | None, as_json: bool) -> None:
     """Save a session under a name, while it stays usable."""
-    with plain_failures():
-        target = find_session(choice, session)
-        said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, TRANSFER_SECONDS)
-        if file is not None:
-            _download(target, name, file)
+    target = find_session(choice, session)
+    said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, TRANSFER_SECONDS)
+    if file is not None:
+        _download(target, name, file)
     if as_json:
         echo_json(said)
         return
@@ -61,27 +60,26 @@ def load(
     """Restore a saved session as a new one; without a name, list the saved sessions."""
     if name is None and (delete or file is not None or session is not None):
         raise click.UsageError("name the saved session; `ingle load` without anything else lists them")
-    with plain_failures():
-        from ingle.client.address import snapshot_path
+    from ingle.client.address import snapshot_path
 
-        target = _the_service(choice)
-        if name is None:
-            said = target.ask("GET", "/v1/snapshots")
-            if as_json:
-                echo_json(said)
-            else:
-                _list(said["snapshots"])
-            return
-        if file is not None:
-            _upload(target, name, file)
-        if delete:
-            target.ask("DELETE", snapshot_path(name))
-            echo(f"{name} is deleted")
-            return
-        body: dict[str, Any] = {"trust": trust, "rerun": rerun}
-        if session is not None:
-            body["session_id"] = session
-        said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
+    target = _the_service(choice)
+    if name is None:
+        said = target.ask("GET", "/v1/snapshots")
+        if as_json:
+            echo_json(said)
+        else:
+            _list(said["snapshots"])
+        return
+    if file is not None:
+        _upload(target, name, file)
+    if delete:
+        target.ask("DELETE", snapshot_path(name))
+        echo(f"{name} is deleted")
+        return
+    body: dict[str, Any] = {"trust": trust, "rerun": rerun}
+    if session is not None:
+        body["session_id"] = session
+    said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
     if as_json:
         echo_json(said)
         return

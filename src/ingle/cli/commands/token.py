@@ -5,7 +5,6 @@ import time
 import click
 
 from ingle.cli.echo import echo, echo_json
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity, VerbGroup, json_option
 from ingle.quantities import BYTES
 from ingle.settings import LEVELS, NETWORKS, data_folder
@@ -57,16 +56,13 @@ def new(
     as_json: bool,
 ) -> None:
     """Create a token and print it. It is shown only once, because only its hash is stored."""
-    with plain_failures():
-        from ingle.callers import Limits
-        from ingle.http.auth import tokens_file
-        from ingle.requests import Bounds, SessionLimits
+    from ingle.callers import Limits
+    from ingle.http.auth import tokens_file
+    from ingle.requests import Bounds, SessionLimits
 
-        limits = Limits(sessions, running, bytes_per_minute)
-        bounds = Bounds(isolation, network, gpus, SessionLimits(memory, processes, disk=disk))
-        made, entry = tokens_file.add(
-            data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds
-        )
+    limits = Limits(sessions, running, bytes_per_minute)
+    bounds = Bounds(isolation, network, gpus, SessionLimits(memory, processes, disk=disk))
+    made, entry = tokens_file.add(data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds)
     if as_json:
         echo_json({"token": made, **_shown(entry)})
     else:
@@ -77,12 +73,11 @@ def new(
 @json_option
 def list_tokens(as_json: bool) -> None:
     """List the tokens, without their secrets."""
-    with plain_failures():
-        import msgspec
+    import msgspec
 
-        from ingle.http.auth import tokens_file
+    from ingle.http.auth import tokens_file
 
-        entries = tokens_file.read(data_folder())
+    entries = tokens_file.read(data_folder())
     if as_json:
         echo_json({"tokens": [_shown(entry) for entry in entries]})
         return
@@ -100,10 +95,9 @@ def list_tokens(as_json: bool) -> None:
 @click.argument("name")
 def revoke(name: str) -> None:
     """Revoke a token, also at running servers."""
-    with plain_failures():
-        from ingle.http.auth import tokens_file
+    from ingle.http.auth import tokens_file
 
-        tokens_file.revoke(data_folder(), name)
+    tokens_file.revoke(data_folder(), name)
 
 
 def _shown(entry: object) -> dict[str, object]:

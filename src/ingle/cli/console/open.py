@@ -5,7 +5,7 @@ from urllib.parse import quote
 import click
 
 from ingle.cli.echo import echo
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.services import Choice, Target, find_session, find_targets, only_target, service_options
 from ingle.settings import data_folder
 
@@ -35,13 +35,12 @@ def open_console(session: str | None, only_print: bool, choice: Choice) -> None:
 
     The printed link signs a browser in once, within ten minutes.
     """
-    with plain_failures():
-        from ingle.support.browser import open_page
+    from ingle.support.browser import open_page
 
-        target = find_server(choice) if session is None else find_session(choice, session)
-        address = address_of(target)
-        path = target.ask("POST", "/v1/signin/codes", {})["path"]
-        link = address + path + (f"&session={quote(session)}" if session is not None else "")
-        echo(link)
-        if not only_print:
-            open_page(link)
+    target = find_server(choice) if session is None else find_session(choice, session)
+    address = address_of(target)
+    path = target.ask("POST", "/v1/signin/codes", {})["path"]
+    link = address + path + (f"&session={quote(session)}" if session is not None else "")
+    echo(link)
+    if not only_print:
+        open_page(link)

@@ -6,7 +6,6 @@ import click
 
 from ingle.cli.console.open import address_of, find_server
 from ingle.cli.echo import echo, echo_json, tell
-from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity, json_option
 from ingle.cli.services import Choice, find_session, service_options
 from ingle.quantities import SECONDS
@@ -27,21 +26,20 @@ def share(session: str | None, expires: float, lists: bool, revoke: str | None, 
     """
     if (session is not None) + lists + (revoke is not None) != 1:
         raise click.UsageError("name a session to share, or use --list, or --revoke with the id of a link")
-    with plain_failures():
-        if session is not None:
-            target = find_session(choice, session)
-            made = target.ask("POST", "/v1/shares", {"session_id": session, "expires_in": expires})
-            made["url"] = address_of(target) + made.pop("path")
-            tell(made, made["url"], as_json)
-            return
-        target = find_server(choice)
-        if revoke is not None:
-            target.ask("DELETE", f"/v1/shares/{revoke}")
-            return
-        found = target.ask("GET", "/v1/shares")
-        if as_json:
-            echo_json(found)
-            return
-        for each in found["shares"]:
-            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["expires_at"]))
-            echo(f"{each['share_id']}  {each['session_id']:20} until={until} made-by={each['made_by']}")
+    if session is not None:
+        target = find_session(choice, session)
+        made = target.ask("POST", "/v1/shares", {"session_id": session, "expires_in": expires})
+        made["url"] = address_of(target) + made.pop("path")
+        tell(made, made["url"], as_json)
+        return
+    target = find_server(choice)
+    if revoke is not None:
+        target.ask("DELETE", f"/v1/shares/{revoke}")
+        return
+    found = target.ask("GET", "/v1/shares")
+    if as_json:
+        echo_json(found)
+        return
+    for each in found["shares"]:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["expires_at"]))
+        echo(f"{each['share_id']}  {each['session_id']:20} until={until} made-by={each['made_by']}")

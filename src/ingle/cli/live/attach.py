@@ -5,7 +5,7 @@ import sys
 import click
 
 from ingle.cli.completion import complete_sessions
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.services import Choice, Target, find_session, find_targets, list_sessions, service_options
 from ingle.errors import Unreachable
 from ingle.settings import data_folder
@@ -23,11 +23,10 @@ def attach(session: str | None, choice: Choice) -> None:
     Enter runs whole code, Alt-Enter begins a new line. Ctrl-C interrupts the running cell. Ctrl-D detaches, and the
     session goes on.
     """
-    with plain_failures():
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise Failure("attach needs a terminal; run code with `ingle run -s NAME`, or follow `ingle logs -f NAME`")
-        name = session or _only_session(choice)
-        code = _attach(find_session(choice, name), name)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Failure("attach needs a terminal; run code with `ingle run -s NAME`, or follow `ingle logs -f NAME`")
+    name = session or _only_session(choice)
+    code = _attach(find_session(choice, name), name)
     if code:
         raise SystemExit(code)
 

@@ -7,7 +7,7 @@ import click
 
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.services import Choice, find_session, service_options
 
 FORMATS = ("ipynb", "py", "md", "html")
@@ -30,21 +30,20 @@ def export(session: str, choice: Choice, output: str | None, form: str | None) -
         if output is not None and ending not in FORMATS:
             raise click.UsageError(f"the ending of {output} tells no format; name one with --format")
         form = ending or "ipynb"
-    with plain_failures():
-        from ingle.client.address import session_path
+    from ingle.client.address import session_path
 
-        target = find_session(choice, session)
-        path = f"{session_path(session)}/export?format={form}"
-        with target.client.open("GET", path, timeout=EXPORT_SECONDS) as answer:
-            data: bytes = answer.read()
-        if output is None:
-            sys.stdout.buffer.write(data)
-            return
-        draft = f"{output}.part"
-        try:
-            with open(draft, "wb") as file:
-                file.write(data)
-            os.replace(draft, output)
-        except OSError as error:
-            raise Failure(f"{output} cannot be written: {error.strerror or error}") from None
-        echo(f"{output}: {len(data)} bytes")
+    target = find_session(choice, session)
+    path = f"{session_path(session)}/export?format={form}"
+    with target.client.open("GET", path, timeout=EXPORT_SECONDS) as answer:
+        data: bytes = answer.read()
+    if output is None:
+        sys.stdout.buffer.write(data)
+        return
+    draft = f"{output}.part"
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+        os.replace(draft, output)
+    except OSError as error:
+        raise Failure(f"{output} cannot be written: {error.strerror or error}") from None
+    echo(f"{output}: {len(data)} bytes")

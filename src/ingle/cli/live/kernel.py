@@ -3,7 +3,7 @@
 import click
 
 from ingle.cli.echo import echo
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import Failure
 from ingle.cli.options import VerbGroup
 from ingle.settings import data_folder
 
@@ -23,26 +23,25 @@ def install(session: str | None, prefix: str | None) -> None:
 
     A kernel finds the running service of this user, or starts one for itself. Its session ends with it.
     """
-    with plain_failures():
-        try:
-            from ingle.kernel import specs
-        except ImportError:
-            raise Failure(MISSING) from None
-        from ingle.environments.store import Store
-        from ingle.sessions.spec import check_name
+    try:
+        from ingle.kernel import specs
+    except ImportError:
+        raise Failure(MISSING) from None
+    from ingle.environments.store import Store
+    from ingle.sessions.spec import check_name
 
-        if session is not None:
-            check_name(session)
-            wanted = [specs.of_session(session)]
-        else:
-            names = Store(data_folder()).names()
-            wanted = [specs.default_spec(), *(specs.of_environment(name) for name in sorted(names))]
-        for spec in wanted:
-            try:
-                folder = specs.write(spec, prefix)
-            except OSError as error:
-                raise Failure(f"the kernel {spec.name} cannot be installed: {error}") from None
-            echo(f"{spec.name}: {spec.shown}, in {folder}")
+    if session is not None:
+        check_name(session)
+        wanted = [specs.of_session(session)]
+    else:
+        names = Store(data_folder()).names()
+        wanted = [specs.default_spec(), *(specs.of_environment(name) for name in sorted(names))]
+    for spec in wanted:
+        try:
+            folder = specs.write(spec, prefix)
+        except OSError as error:
+            raise Failure(f"the kernel {spec.name} cannot be installed: {error}") from None
+        echo(f"{spec.name}: {spec.shown}, in {folder}")
 
 
 @kernel.command(hidden=True)
@@ -51,9 +50,8 @@ def install(session: str | None, prefix: str | None) -> None:
 @click.option("--session", metavar="NAME", help="Live session to join.")
 def run(connection_file: str, environment: str | None, session: str | None) -> None:
     """Run a kernel. Jupyter calls this."""
-    with plain_failures():
-        try:
-            from ingle.kernel.kernel import run as run_kernel
-        except ImportError:
-            raise Failure(MISSING) from None
-        run_kernel(connection_file, environment, session)
+    try:
+        from ingle.kernel.kernel import run as run_kernel
+    except ImportError:
+        raise Failure(MISSING) from None
+    run_kernel(connection_file, environment, session)

@@ -14,7 +14,6 @@ import click
 
 from ingle.cli.commands.sessions import age, laid_out, look, memory_size, short_folder
 from ingle.cli.echo import echo, echo_json, order
-from ingle.cli.failure import plain_failures
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
 from ingle.errors import IngleError
 
@@ -36,25 +35,24 @@ def top(choice: Choice, interval: float, once: bool, as_json: bool) -> None:
 
     Sessions that wait for a person come first, then those that run. q or Ctrl-C ends it.
     """
-    with plain_failures():
-        table = Table(choice)
-        if as_json:
-            echo_json({"sessions": table.look()})
-        elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            table.look()
-            for line in table.lines(time.time()):
-                echo(line)
-        else:
-            with contextlib.suppress(KeyboardInterrupt), _full_screen():
-                while True:
-                    table.look()
-                    columns, rows = shutil.get_terminal_size()
-                    lines = [line[:columns] for line in table.lines(time.time())[: rows - 1]]
-                    order(HOME_AND_CLEAR)
-                    for line in lines:
-                        echo(f"{line}\r")
-                    if _is_ended(interval):
-                        return
+    table = Table(choice)
+    if as_json:
+        echo_json({"sessions": table.look()})
+    elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        table.look()
+        for line in table.lines(time.time()):
+            echo(line)
+    else:
+        with contextlib.suppress(KeyboardInterrupt), _full_screen():
+            while True:
+                table.look()
+                columns, rows = shutil.get_terminal_size()
+                lines = [line[:columns] for line in table.lines(time.time())[: rows - 1]]
+                order(HOME_AND_CLEAR)
+                for line in lines:
+                    echo(f"{line}\r")
+                if _is_ended(interval):
+                    return
 
 
 class Table:
