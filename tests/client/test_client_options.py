@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,3 +121,34 @@ def test_a_busy_session_raises_busy(client: Client) -> None:
             session.run("1")
         assert busy.value.cell == 1
         session.interrupt()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+def test_a_server_with_a_certificate_of_its_own_making_gets_no_token(tmp_path: Path, scheme: str) -> None:
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *name]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # the test is over
+            with contextlib.suppress(OSError), connection, context.wrap_socket(connection, server_side=True) as secured:
+                heard.append(secured.recv(1000))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        threads.submit(listen)
+        try:
+            url = f"{scheme}://localhost:{listener.getsockname()[1]}"
+            with Client(url, token="secret") as client, pytest.raises(errors.Unreachable, match="certificate"):
+                client.sessions()
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+    assert heard == []

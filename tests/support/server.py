@@ -51,7 +51,8 @@ class Server:
 
     def make_client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
+        # The URL is http: httpx would read all root certificates for nothing, which takes 20 ms.
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, verify=False)
 
     def make_session(self, name: str = "main", **options: Any) -> dict[str, Any]:
         answer = self.client.post("/v1/sessions", json={"session_id": name, **options})

@@ -98,6 +98,11 @@ class Address:
         """Whether the address is on this machine, so that no proxy is used."""
         return urlsplit(self.url).hostname in LOOPBACK
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether the connection is encrypted. A scheme may be written in capitals."""
+        return urlsplit(self.url).scheme != "http"
+
 
 def parse_address(url: str, token: str | None) -> Address:
     """Parse the address `http://…`, `https://…`, or `unix:` and the path of a socket in `run/`."""

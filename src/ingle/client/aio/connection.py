@@ -150,9 +150,10 @@ class AsyncConnection:
         timeout = httpx.Timeout(ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
         # Every waiting call needs its own connection: a bound would let some calls wait for others.
         limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_SECONDS)
+        # Without TLS there is nothing to verify, and httpx would spend 20 ms on reading all root certificates.
         if address.path is not None:
             name = self._resources.enter_context(reachable(address.path))
-            transport = HttpTransport(uds=name, limits=limits)
+            transport = HttpTransport(uds=name, limits=limits, verify=False)
             return HttpClient(
                 base_url=address.url,
                 headers=address.headers,
@@ -165,6 +166,7 @@ class AsyncConnection:
             headers=address.headers,
             timeout=timeout,
             limits=limits,
+            verify=address.has_tls,
             trust_env=not address.near,
         )
 
