@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     level = config.getoption("--isolation")
     os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
+    # Most of the time to build an environment would go into compiling its pip.
+    os.environ["PIP_COMPILE"] = "0"
     # Hundreds of services are started by commands, and few tests use numpy and pandas.
     os.environ["INGLE_PRELOAD"] = ""
     if level != "none":
