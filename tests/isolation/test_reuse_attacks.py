@@ -127,7 +127,8 @@ async def test_nothing_that_a_session_plants_reaches_the_next_one(
 ) -> None:
     plant, look = ATTACKS[name]
     # An init that has not ended everything by then is killed, and serves no second session.
-    monkeypatch.setattr(init_link, "KILL_PATIENCE_SECONDS", 30)
+    for patience in ("KILL_PATIENCE_SECONDS", "LEAVE_PATIENCE_SECONDS"):
+        monkeypatch.setattr(init_link, patience, 30)
     # What a session with a new init finds.
     await service.create_session("fresh")
     expected = await value(service, "fresh", COMMON + look)
