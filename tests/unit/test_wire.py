@@ -172,7 +172,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", decode_module.FROM_GUEST)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_what_the_guest_says_is_what_the_host_reads(cls: type, data: st.DataObject) -> None:
     expected = arrived(message := data.draw(instances(cls)))
@@ -182,7 +182,7 @@ def test_what_the_guest_says_is_what_the_host_reads(cls: type, data: st.DataObje
 
 
 @pytest.mark.parametrize("cls", wire.NUMBERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data: st.DataObject) -> None:
     message = data.draw(instances(cls))
