@@ -11,8 +11,6 @@ import re
 import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from urllib.parse import unquote, urlsplit
 
 from ingle.isolation.egress.package_index import PackageIndex
@@ -183,6 +181,10 @@ class IndexQuestion:
             return os.path.isdir(unquote(parts.path))
         if parts.scheme not in ("http", "https"):
             return False
+        # Slow to import: every start of a service would wait for them.
+        import urllib.error
+        import urllib.request
+
         context = ssl.create_default_context(cafile=self._certificates) if parts.scheme == "https" else None
         try:
             with urllib.request.urlopen(
