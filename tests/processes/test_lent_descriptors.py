@@ -48,16 +48,16 @@ async def lend(service: Service, session_id: str) -> Worker:
 async def test_an_idle_session_takes_one_descriptor(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors_module, "LEND_AFTER_SECONDS", 0.0)
     await service.create_session("first")
-    await until(lambda: worker_of(service, "first").lent)
+    assert await until(lambda: worker_of(service, "first").lent)
     before = descriptors()
     for number in range(10):
         await service.create_session(f"s{number}")
         await run(service, f"s{number}", "x = 1")
     await service.checkpoint("s0", "here")
     workers = [worker_of(service, f"s{number}") for number in range(10)]
-    await until(lambda: all(worker.lent for worker in workers))
+    assert await until(lambda: all(worker.lent for worker in workers))
     copies = len(workers) + 1
-    await until(lambda: descriptors() - before <= copies * IDLE_DESCRIPTORS)
+    assert await until(lambda: descriptors() - before <= copies * IDLE_DESCRIPTORS)
     for number in range(10):
         assert await value(service, f"s{number}", "x") == "1"
     await service.rollback("s0", "here")

@@ -35,5 +35,5 @@ class Descriptors:
             worker = session.worker
             if worker is not None and session.turns.free and session.idle_for >= seconds:
                 worker.lend_ends(at_once=at_once)
-            for copy in session.checkpoints.workers:
+            for copy in (*session.checkpoints.workers, *session.slot.blanks):
                 copy.lend_ends(at_once=at_once)

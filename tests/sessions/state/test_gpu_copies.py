@@ -9,6 +9,7 @@ import pytest
 from ingle import errors
 from ingle.requests import SessionLimits
 from ingle.service import Service
+from ingle.sessions import descriptors
 from support.fake_gpus import give_torch, make_cards
 from support.internals import session_of
 from support.service import make_settings
@@ -250,3 +251,25 @@ async def test_arrays_of_other_libraries_are_named_and_never_asked(service: Serv
     assert [each for each in made.notices if "not copied: on_card (" in each and "it is on a GPU" in each] != []
     assert [each.name for each in (await service.save_session("s", "kept")).skipped] == ["on_card"]
     assert await run(service, "copy", "print(in_memory.platform)") == "cpu\n"
+
+
+@pytest.mark.req("scale.idle")
+async def test_an_idle_session_takes_one_descriptor_more_for_its_copies(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors, "LEND_AFTER_SECONDS", 0.0)
+    await begin(service, "first")
+    first = session_of(service, "first").worker
+    assert first is not None
+    assert first.blank is not None
+    assert await until(lambda: first.lent and first.blank.lent)
+    before = len(os.listdir("/proc/self/fd"))
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        await service.create_session(name)
+        await run(service, name, "rows = [1]")
+    assert await until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2 * len(names))
+    # A copy by value begins in a process whose descriptors come back first.
+    (made,) = await service.fork_session("first", "copy")
+    assert made.copied == "value"
+    assert await run(service, "copy", CHECK) == CHECKED

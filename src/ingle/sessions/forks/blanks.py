@@ -21,7 +21,7 @@ class Blanks:
     def __init__(self, *, wanted: bool) -> None:
         """`wanted`: the session may use a GPU."""
         self.wanted = wanted
-        self._made: list[Worker] = []
+        self.workers: list[Worker] = []
 
     async def make(self, worker: Worker) -> None:
         """Copy a worker that has run nothing, if it may need it."""
@@ -44,16 +44,16 @@ class Blanks:
         worker.blank = blank
 
     def _keep(self, made: list[Worker]) -> list[Worker]:
-        self._made = [each for each in self._made if each.alive] + made
+        self.workers = [each for each in self.workers if each.alive] + made
         for each in made:
             each.is_blank = True
         return made
 
     async def end(self) -> None:
         """End all of them, before the session's worker ends."""
-        for each in self._made:
+        for each in self.workers:
             each.kill()
-        for each in self._made:
+        for each in self.workers:
             await each.gone
 
 

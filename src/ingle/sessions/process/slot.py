@@ -120,6 +120,11 @@ class ProcessSlot:
     def key(self) -> str:
         return self._spec.key
 
+    @property
+    def blanks(self) -> list[Worker]:
+        """The blank workers of the session."""
+        return self._blanks.workers
+
     # --- waiting for the worker ---
 
     async def start_first(self) -> None:
