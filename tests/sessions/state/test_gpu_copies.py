@@ -253,6 +253,13 @@ async def test_arrays_of_other_libraries_are_named_and_never_asked(service: Serv
     assert await run(service, "copy", "print(in_memory.platform)") == "cpu\n"
 
 
+async def test_a_one_off_makes_no_process_for_copies_of_it(service: Service) -> None:
+    count = "import os; me = os.getppid(); print(len(open(f'/proc/{me}/task/{me}/children').read().split()))"
+    await service.create_session("s")
+    assert await run(service, "s", count) == "2\n"
+    assert (await service.execute_once(count)).stdout == "1\n"
+
+
 @pytest.mark.req("scale.idle")
 async def test_an_idle_session_takes_one_descriptor_more_for_its_copies(
     service: Service, monkeypatch: pytest.MonkeyPatch

@@ -81,7 +81,8 @@ class ProcessSlot:
         self._free_process = free_process
         self._prepared = prepared
         """A worker of the pool, for the first start only."""
-        self._blanks = Blanks(wanted=bool(spec.grant.gpus.cards.numbers))
+        # A one-off ends with its answer: nobody copies it.
+        self._blanks = Blanks(wanted=bool(spec.grant.gpus.cards.numbers) and not spec.one_off)
         self._loop = asyncio.get_running_loop()
         self.state = SlotState.ABSENT
         self.ending = False
