@@ -10,7 +10,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
-from support.internals import loaded_descriptors
+from support.internals import loaded_descriptors, manager_of
 from support.service import make_settings
 from support.waiting import until
 
@@ -148,3 +148,24 @@ async def test_new_objects_of_a_session_do_not_lie_among_inherited_ones(
         await service.create_session("one")
         code = "import holes\nlen(holes.free), holes.free & {id(each) for each in [bytes(60) for _ in range(500)]}"
         assert (await service.execute("one", code)).result == {"text/plain": "(2000, set())"}
+
+
+async def test_the_node_knows_how_many_cells_run_however_they_end(service: Service) -> None:
+    """While none runs, nobody looks through thousands of idle sessions for one."""
+    telemetry = manager_of(service).telemetry
+    endings = {
+        "ok": "1",
+        "error": "1 / 0",
+        "exit": "raise SystemExit",
+        "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "interrupted": "while True: pass",
+        "ended": "while True: pass",
+    }
+    await for_each(list(endings), service.create_session)
+    await for_each(list(endings), lambda name: service.execute(name, endings[name], wait=0))
+    assert await until(lambda: telemetry.running_cells == 2)
+    await service.interrupt("interrupted", wait=20)
+    await service.end_session("ended")
+    assert await until(lambda: telemetry.running_cells == 0)
+    await service.execute("ok", "import time\ntime.sleep(60)", wait=0)
+    assert telemetry.running_cells == 1

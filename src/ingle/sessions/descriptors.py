@@ -45,7 +45,7 @@ class Descriptors:
     def _lend(self, seconds: float, *, at_once: bool = False) -> None:
         for session in self._sessions():
             worker = session.worker
-            if worker is not None and session.turns.free and session.idle_for >= seconds:
+            if worker is not None and not worker.lent and session.turns.free and session.idle_for >= seconds:
                 worker.lend_ends(at_once=at_once)
             for copy in (*session.checkpoints.workers, *session.slot.blanks):
                 copy.lend_ends(at_once=at_once)

@@ -89,7 +89,9 @@ class Manager:
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = all_hints(settings, home, policy)
         self._descriptors = Descriptors(self._sessions.values)
-        self.upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
+        self.upkeep = Upkeep(
+            self._sessions.values, self._with_hidden, self._hibernation, self._descriptors, self.telemetry
+        )
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""

@@ -42,6 +42,8 @@ class Telemetry:
         self._cell_seconds = Times(CELL_SECONDS)
         self._start_seconds = Times(START_SECONDS)
         self.output_bytes = 0
+        self.running_cells = 0
+        """Cells that run now, in all sessions of this node, also those that no listing shows."""
 
     def metrics(self, states: dict[str, int]) -> Metrics:
         return Metrics(
@@ -80,6 +82,7 @@ class Telemetry:
             self.audit.note(action, tenant=tenant, session=session or None, **about)
 
     def cell_begun(self, key: str, cell: int, code: str, isolation: str) -> None:
+        self.running_cells += 1
         if self.audit is not None:
             self.note("cell", key, cell=cell, code=code, isolation=isolation)
         if logger.isEnabledFor(logging.INFO):
@@ -95,6 +98,7 @@ class Telemetry:
             log("tool called", session=key, tool=f"{server}.{tool}", seconds=seconds, outcome=outcome)
 
     def cell_ended(self, key: str, cell: int, status: str, seconds: float) -> None:
+        self.running_cells -= 1
         self._cells[status] += 1
         self._cell_seconds.add(seconds)
         if logger.isEnabledFor(logging.INFO):

@@ -9,6 +9,7 @@ from ingle.isolation.limits.usage_samples import INTERVAL_SECONDS, MachineSample
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import SessionLimits
 from ingle.sessions.descriptors import Descriptors
+from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.process.session_folders import OUTPUTS, SHELL
 from ingle.sessions.session import Session
@@ -39,12 +40,14 @@ class Upkeep:
         with_hidden: Callable[[], list[Session]],
         hibernation: Hibernation,
         descriptors: Descriptors,
+        telemetry: Telemetry,
     ) -> None:
         """`with_hidden` also returns the sessions that no listing shows. Their limits hold too."""
         self._sessions = sessions
         self._with_hidden = with_hidden
         self._hibernation = hibernation
         self._descriptors = descriptors
+        self._telemetry = telemetry
         self._watchdog = Watchdog(self._watched)
         self.machine = MachineSamples()
         self._loops: list[asyncio.Task[None]] = []
@@ -70,6 +73,8 @@ class Upkeep:
         while True:
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
             watched = {}
+            if not self._telemetry.running_cells:
+                continue  # most often: to look at thousands of sessions takes milliseconds
             for session in self._sessions():
                 cell, worker = session.running, session.worker
                 if cell is None or worker is None:
@@ -90,6 +95,8 @@ class Upkeep:
 
     def _watched(self, only_running: bool) -> Iterator[Watched]:
         """Yield the sessions with limits that the kernel does not keep, or not all of them."""
+        if only_running and not self._telemetry.running_cells:
+            return
         sessions = self._with_hidden()
         if only_running:
             busy = {each.worker.init_pid for each in sessions if each.running is not None and each.worker is not None}

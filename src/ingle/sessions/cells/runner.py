@@ -99,12 +99,12 @@ class CellRunner:
         deadline = Deadline(worker, number, grace, f"{reason}, and was killed")
         turn.begin_cell(number)
         cell = self.running = RunningCell(number, code, turn, deadline, self._journal.notices.take())
+        self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)
         self._journal.begin_cell(cell)
         self.last_begun = time.time()
         self._files.begin()
         self._journal.publish(states.RUNNING, code if code.isascii() else visible(code), new.author)
         worker.execute(number, new, crowded=self._slot.crowded)
-        self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)
         self._journal.flush_background()
         if timeout is not None:
             deadline.set(timeout)

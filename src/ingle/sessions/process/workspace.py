@@ -113,7 +113,8 @@ class Workspace:
             return
         self.folders.user = worker.birth.user
         data = confinement.data_folder
-        within = [each for each in grant.mounts if Mount(data).holds(each.folder)]
+        inside = Mount(data)
+        within = [each for each in grant.mounts if inside.holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]
         shown = [f"{self.folders.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
         own = own_folders(self.folders, self._told_tmp, own_root=self.own_root)
