@@ -47,5 +47,5 @@ class Descriptors:
             worker = session.worker
             if worker is not None and not worker.lent and session.turns.free and session.idle_for >= seconds:
                 worker.lend_ends(at_once=at_once)
-            for copy in (*session.checkpoints.workers, *session.slot.blanks):
+            for copy in (*session.checkpoints.workers, *session.slot.blanks.workers):
                 copy.lend_ends(at_once=at_once)

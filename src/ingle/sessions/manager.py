@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import time
@@ -49,8 +48,6 @@ from ingle.tools.servers import ToolServers
 from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import child_variables, states
-
-logger = logging.getLogger(__name__)
 
 
 class Manager:

@@ -81,8 +81,7 @@ class ProcessSlot:
         self._free_process = free_process
         self._prepared = prepared
         """A worker of the pool, for the first start only."""
-        # A one-off ends with its answer: nobody copies it.
-        self._blanks = Blanks(wanted=bool(spec.grant.gpus.cards.numbers) and not spec.one_off)
+        self.blanks = Blanks(wanted=bool(spec.grant.gpus.cards.numbers) and not spec.one_off)
         self._loop = asyncio.get_running_loop()
         self.state = SlotState.ABSENT
         self.ending = False
@@ -120,11 +119,6 @@ class ProcessSlot:
     @property
     def key(self) -> str:
         return self._spec.key
-
-    @property
-    def blanks(self) -> list[Worker]:
-        """The blank workers of the session."""
-        return self._blanks.workers
 
     # --- waiting for the worker ---
 
@@ -239,7 +233,7 @@ class ProcessSlot:
     def _use_prepared(self) -> bool:
         """Take the prepared worker over. Return whether it is up, because it needs nothing more."""
         prepared = self._prepared
-        if prepared is None or not prepared.fits(self._spec) or self._blanks.wanted:
+        if prepared is None or not prepared.fits(self._spec) or self.blanks.wanted:
             return False
         self._prepared = None
         if not prepared.worker.alive:
@@ -298,7 +292,7 @@ class ProcessSlot:
     async def _make_ready(self, worker: Worker, autosave: AutoSave | None) -> None:
         await self.workspace.limit(worker, self._spec.grant.limits)
         await self.workspace.connect(worker, self._spec.grant.network)
-        await self._blanks.make(worker)
+        await self.blanks.make(worker)
         if self._library.wanted or autosave is not None:
             await self._started
             saved = autosave is not None and autosave.has_something
@@ -349,7 +343,7 @@ class ProcessSlot:
         key, protected = ([], []) if view is None else (view.key, view.protected.all)
         order = self.workspace.adopt(worker, reseed=origin.reseed, source=source, key=key, protected=protected)
         if not self._spec.trial:
-            await self._blanks.make_for_fork(worker, order, view)
+            await self.blanks.make_for_fork(worker, order, view)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
         await self._started
@@ -489,7 +483,7 @@ class ProcessSlot:
         if prepared is not None:
             prepared.worker.kill()
             await prepared.worker.gone
-        await self._blanks.end()
+        await self.blanks.end()
         if (worker := self.worker) is not None and not worker.gone.done():
             self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits)
             if graceful and worker.alive:
