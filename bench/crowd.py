@@ -1,7 +1,8 @@
 """Thousands of idle sessions on one machine: `python bench/crowd.py --level none --count 10000`.
 
 Each session runs a cell, is idle for a while, and answers a second cell. Reported are memory, the kernel's memory for
-them, descriptors of the server, and how long it takes until nothing of them is left.
+them, descriptors of the server, and how long it takes until nothing of them is left. They have no GPU: with one, each
+session has a second process, in which copies by value begin.
 """
 
 import argparse
@@ -63,6 +64,7 @@ async def measure(level: str, preload: list[str], count: int, python: str) -> di
         max_sessions=count + 100,
         idle_timeout=86400,
         python=python,
+        gpu="none",
     )
     figures: dict[str, object] = {"level": level, "preload": preload, "sessions": count, "python": python}
     names = [f"s{number}" for number in range(count)]
