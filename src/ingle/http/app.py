@@ -4,7 +4,7 @@ A request never owns a cell. When its client goes away, the cell goes on.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -70,8 +70,8 @@ def make_open_app(service: Service, translation: Translation) -> ASGIApp:
 def _translated(own: ASGIApp, translations: Translations) -> ASGIApp:
     """Return an app that hands each request to the translation that it belongs to, and all others to `own`."""
 
-    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        await (translations.find(scope) or own)(scope, receive, send)
+    def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (translations.find(scope) or own)(scope, receive, send)
 
     return dispatch
 
@@ -97,20 +97,18 @@ def make_routes(
     router = make_router(operations(service, credentials), limit)
     overviews = overview.Overviews()
 
-    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+    def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "websocket":
             if scope["path"] == overview.PATH:
-                await overviews.follow(scope[SERVICE], receive, send)
-            else:
-                await watch(scope, receive, send)
-        elif (session_id := execute.session_of(scope)) is not None:
-            await execute.execute(session_id, limit, scope, receive, send)
-        elif (app := others.get(scope["path"])) is not None:
-            await app(scope, receive, send)
-        else:
-            # Routes that need no token are answered with the service itself, which acts for no caller.
-            scope.setdefault(SERVICE, service)
-            await router(scope, receive, send)
+                return overviews.follow(scope[SERVICE], receive, send)
+            return watch(scope, receive, send)
+        if (session_id := execute.session_of(scope)) is not None:
+            return execute.execute(session_id, limit, scope, receive, send)
+        if (app := others.get(scope["path"])) is not None:
+            return app(scope, receive, send)
+        # Routes that need no token are answered with the service itself, which acts for no caller.
+        scope.setdefault(SERVICE, service)
+        return router(scope, receive, send)
 
     return dispatch
 

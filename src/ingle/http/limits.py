@@ -12,12 +12,12 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -306,12 +306,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._running = cycle
         super()._start_asgi_task(cycle, partial(self._answer, cycle, app))
 
-    async def _answer(self, cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    def _answer(
+        self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         if cycle.more_body:
             send = self._closing(cycle, send)
         if scope["http_version"] == "1.0":
             send = without_chunks(cycle, send)
-        await app(scope, receive, send)
+        return app(scope, receive, send)
 
     def _closing(self, cycle: RequestResponseCycle, send: Send) -> Send:
         """Wrap `send`: an answer that begins before the end of the body is the last one. The rest is not read."""

@@ -6,7 +6,7 @@ next. An unexpected error is logged with its traceback, and the client gets it w
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -127,10 +127,10 @@ class ProblemMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def watched(message: Message) -> None:
+        def watched(message: Message) -> Awaitable[None]:
             nonlocal started
             started = True
-            await send(message)
+            return send(message)
 
         # With an `app` in the scope the router raises its errors. Otherwise it would answer in plain text.
         scope["app"] = self

@@ -18,18 +18,11 @@ _PRODUCT = re.compile(rb"[^/(\x00-\x1f\x7f-\xff]+")
 
 def sent(service: Service, scope: Scope) -> Service:
     """Return the service for requests of this sender."""
-    agent = b""
-    has_token = from_browser = False
-    for name, value in scope["headers"]:
-        if name == b"user-agent":
-            agent = value
-        elif name == b"authorization":
-            has_token = True
-        elif name in (b"origin", b"sec-fetch-site"):
-            from_browser = True
-    if from_browser and not has_token:
+    headers = dict(scope["headers"])
+    from_browser = b"origin" in headers or b"sec-fetch-site" in headers
+    if from_browser and b"authorization" not in headers:
         return service.sent_by(CONSOLE)
-    return service.sent_by(HTTP, client_name(agent))
+    return service.sent_by(HTTP, client_name(headers.get(b"user-agent", b"")))
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,17 +5,21 @@ request repeated with its `Idempotency-Key` gets the cell that the first one sta
 cell goes on.
 """
 
+from collections.abc import Awaitable
+
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from ingle.errors import InvalidRequest
-from ingle.events import AnyEvent
+from ingle.events import AnyEvent, Result
 from ingle.http.auth.guard import SERVICE
 from ingle.http.result_lines import NDJSON
 from ingle.http.routes import bodies
 from ingle.service import Service
 
 SSE = "text/event-stream"
+
+STREAMS = [(media, media.encode()) for media in (NDJSON, SSE)]
 
 PREFIX, SUFFIX = "/v1/sessions/", "/execute"
 
@@ -35,18 +39,18 @@ def session_of(scope: Scope) -> str | None:
 
 
 async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+    service: Service = scope[SERVICE]
     accept, key = _asked(scope, limit)
     body = bodies.decode(bodies.Execute, await bodies.read_bytes(receive, limit))
-    for media in (NDJSON, SSE):
-        if media.encode() in accept:
+    for media, name in STREAMS:
+        if name in accept:
             if body.trial:
                 raise InvalidRequest("a trial is not streamed; ask for JSON")
-            service: Service = scope[SERVICE]
             # The cell starts before the answer does, so that a refusal still has its own status.
             cell = await service.begin_cell(session_id, body.new_cell(key))
             await _stream(service, session_id, cell, media, send)
             return
-    data = await _result(scope, session_id, body, key)
+    data = _encoder.encode(await _run(service, session_id, body, key))
     headers = [JSON, (b"content-length", b"%d" % len(data))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": data})
@@ -54,27 +58,21 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
 
 def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
     """Return the Accept header and the idempotency key."""
-    accept, key = b"", None
-    for name, value in scope["headers"]:
-        if name == b"accept":
-            accept = value
-        elif name == b"idempotency-key":
-            key = value.decode("latin-1")
-        elif name == b"content-length":
-            bodies.check_length(value.decode("latin-1"), limit)
+    headers = dict(scope["headers"])
+    bodies.check_length(headers.get(b"content-length", b"").decode("latin-1"), limit)
     if scope["query_string"]:
         bodies.refuse_query(scope)
-    return accept, key
+    key = headers.get(b"idempotency-key")
+    return headers.get(b"accept", b""), None if key is None else key.decode("latin-1")
 
 
-async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> bytes:
-    service: Service = scope[SERVICE]
+def _run(service: Service, session_id: str, body: bodies.Execute, key: str | None) -> Awaitable[Result]:
     new = body.new_cell(key)
     if new.policy is not None and not body.trial:
         raise InvalidRequest("a policy is for a trial; pass trial: true, or leave the policy out")
     if new.trial is not None:
-        return _encoder.encode(await service.run_trial(session_id, new, body.wait))
-    return _encoder.encode(await service.execute_cell(session_id, new, body.wait))
+        return service.run_trial(session_id, new, body.wait)
+    return service.execute_cell(session_id, new, body.wait)
 
 
 async def _stream(service: Service, session_id: str, cell: int, media: str, send: Send) -> None:

@@ -95,8 +95,8 @@ def make_router(operations: list[Operation], limit: int) -> ASGIApp:
     # The router tries one pattern after another. Paths without parameters need none.
     exact: dict[str, ASGIApp] = {route.path: route for route in routes if not route.param_convertors}
 
-    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        await exact.get(scope["path"], router)(scope, receive, send)
+    def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return exact.get(scope["path"], router)(scope, receive, send)
 
     return dispatch
 
