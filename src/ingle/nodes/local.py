@@ -120,9 +120,18 @@ class LocalSession:
         self._manager = manager
         self._tasks = tasks
         self._snapshots = snapshots
-        self.checkpoints = LocalCheckpoints(session)
-        self.trials = LocalTrials(session)
-        self.tools = LocalTools(session)
+
+    @property
+    def checkpoints(self) -> "LocalCheckpoints":
+        return LocalCheckpoints(self._session)
+
+    @property
+    def trials(self) -> "LocalTrials":
+        return LocalTrials(self._session)
+
+    @property
+    def tools(self) -> LocalTools:
+        return LocalTools(self._session)
 
     @property
     def introspection(self) -> Introspection:
