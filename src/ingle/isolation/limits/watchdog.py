@@ -156,7 +156,9 @@ class Watchdog:
             if disk.is_at_rest(runs, began):
                 disk.due = began + REST_CHECK_SECONDS
                 continue
-            usage = disk_usage.of_session(each.folder, each.kept, pids, each.user)
+            # Init runs no code of the user, so it holds no file of the session.
+            holders = [pid for pid in pids if pid != each.init]
+            usage = disk_usage.of_session(each.folder, each.kept, holders, each.user)
             ended = time.monotonic()
             disk.tree, disk.runs, disk.counted = each.tree, runs, began
             # Many files of one session must not delay the count of another's.
