@@ -202,15 +202,8 @@ KINDS: dict[int, type] = {
     117: ToolCancel,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
-RAW: tuple[type, ...] = (
-    KeepImage,
-    Load,
-    LoadStdlib,
-    EditStdlib,
-    StdlibCompiled,
-    StdlibDescribed,
-    ToolReply,
-    ToolRequest,
+RAW: frozenset[type] = frozenset(
+    (KeepImage, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed, ToolReply, ToolRequest)
 )
 """Messages whose payload is bytes, not text."""
 

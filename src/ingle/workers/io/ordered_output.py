@@ -145,8 +145,9 @@ class OrderedOutput:
         self._merger.give_up_cuts()
         yield from self._take()
 
-    def _receive(self) -> Iterator[Any]:
-        """Give the messages on the wire to the merger, which knows their places among the output."""
+    def _receive(self) -> list[Any]:
+        """Give the messages on the wire to the merger, which knows their places. Return those that have none."""
+        unordered: list[Any] = []
         for message in self._wire.receive():
             kind = type(message)
             if kind is messages.Mark or kind is messages.Background or kind is messages.Display:
@@ -157,10 +158,11 @@ class OrderedOutput:
                     texts = message.data.values() if kind is messages.Display else (message.text,)
                     self._merger.cut(message.mark, message, sum(map(len, texts)))
             elif kind in UNORDERED:
-                yield message
+                unordered.append(message)
             else:
                 self._unplaced.append(message)
                 self._must_read = True
+        return unordered
 
     def _place_messages(self) -> None:
         """Place the messages so far before the next one, which has a mark."""
