@@ -200,15 +200,15 @@ class Session:
 
     # --- cells ---
 
-    async def execute(self, new: NewCell) -> int:
+    def execute(self, new: NewCell) -> Awaitable[int]:
         """Start a cell and return its number. While another runs, raise Busy, or with `queue` wait in order.
 
         A repeated request with the same `key` gets the number of the cell that the first one began.
         """
         if new.key is None:
-            return await self._execute(new)
+            return self._execute(new)
         asked = (new.code, new.timeout, sorted(new.envs.items()), new.queue, new.script)
-        return await self._requests(new.key, asked, lambda: self._execute(new))
+        return self._requests(new.key, asked, lambda: self._execute(new))
 
     async def _execute(self, new: NewCell) -> int:
         if len(new.code) > self._settings.max_code:

@@ -22,6 +22,40 @@ INTERRUPTED_WAIT_SECONDS = 1.0
 
 
 class RunningCell:
+    status: str = states.RUNNING
+    value: MimeBundle | None = None
+    value_event = 0
+    """Number of the event that showed the value."""
+    error: CellError | None = None
+    exit: Exit | None = None
+    exiting: Exit | None = None
+    """How the process ends, once the cell has said so."""
+    exit_grace_seconds = 0.0
+    files: FileChanges | None = None
+    """What the cell has changed in the session's folder, once it has ended."""
+    needs_more_input = False
+    execution_time: float | None = None
+    prompt: str | None = None
+    prompt_secret = False
+    interrupted_by: Author | None = None
+    """Who asked for its interrupt."""
+    approval: ApprovalInfo | None = None
+    """The call that it waits with, while its status is `waiting_for_approval`."""
+    stdout_characters = 0
+    stderr_characters = 0
+    stdout_lines = 0
+    stderr_lines = 0
+    dropped_text = 0
+    dropped_displays = 0
+    last_line = ""
+    raw_wait = False
+    answers = 0
+    final: Result | None = None
+    """Result of a cell that has ended, without its text."""
+    _waits_shown = 0
+    _interrupted_wait = 0
+    _wait_ends_by = 0.0
+
     def __init__(self, number: int, code: str, turn: Turn, deadline: Deadline, notices: list[str]) -> None:
         self.number = number
         self.code = code
@@ -30,42 +64,9 @@ class RunningCell:
         self.deadline = deadline
         self.began = time.monotonic()
         self.notices = notices
-        self.status: str = states.RUNNING
-        self.value: MimeBundle | None = None
         self.value_metadata: Metadata = {}
-        self.value_event = 0
-        """Number of the event that showed the value."""
         self.displays = Displays()
-        self.error: CellError | None = None
-        self.exit: Exit | None = None
-        self.exiting: Exit | None = None
-        """How the process ends, once the cell has said so."""
-        self.exit_grace_seconds = 0.0
-        self.files: FileChanges | None = None
-        """What the cell has changed in the session's folder, once it has ended."""
-        self.needs_more_input = False
-        self.execution_time: float | None = None
-        self.prompt: str | None = None
-        self.prompt_secret = False
-        self.interrupted_by: Author | None = None
-        """Who asked for its interrupt."""
-        self.approval: ApprovalInfo | None = None
-        """The call that it waits with, while its status is `waiting_for_approval`."""
-        self.stdout_characters = 0
-        self.stderr_characters = 0
-        self.stdout_lines = 0
-        self.stderr_lines = 0
-        self.dropped_text = 0
-        self.dropped_displays = 0
-        self.last_line = ""
-        self.raw_wait = False
         self.waits: dict[int, messages.InputWait] = {}
-        self._waits_shown = 0
-        self._interrupted_wait = 0
-        self._wait_ends_by = 0.0
-        self.answers = 0
-        self.final: Result | None = None
-        """Result of a cell that has ended, without its text."""
         self._waiters: set[asyncio.Future[None]] = set()
 
     @property

@@ -85,16 +85,15 @@ class FileTracker:
             return None
         self._watches.read()
         found = [(each.root, each.folder.changes(each.mark)) for each in self._watched]
-        touched = [root for root, changes in found if changes is not NOTHING]
-        for folder in (folder for root in touched for folder in root.tracked):
-            self._changes.note(folder, self._key)
-        known = [(root, changes) for root, changes in found if changes is not None]
-        if len(known) < len(found):
-            return None
+        touched = [(root, changes) for root, changes in found if changes is not NOTHING]
         if not touched:
             return NOTHING
+        for folder in (folder for root, _ in touched for folder in root.tracked):
+            self._changes.note(folder, self._key)
         groups: tuple[list[str], list[str], list[str]] = ([], [], [])
-        for root, changes in known:
+        for root, changes in touched:
+            if changes is None:
+                return None
             for group, paths in zip(groups, (changes.created, changes.changed, changes.deleted), strict=True):
                 group += (
                     paths if root.path == self._start else [told_path(self._start, root.path, path) for path in paths]

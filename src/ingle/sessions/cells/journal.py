@@ -108,18 +108,13 @@ class Journal:
 
     def begin_cell(self, cell: RunningCell) -> None:
         """Begin a cell. Its first event is the change of state that follows."""
-        cell.notices += self._background.take(*self._last_cell)
+        cell.notices += self._background.take(self.history.count)
         self.history.begin()
         self._cell = cell
 
-    @property
-    def _last_cell(self) -> tuple[str, int]:
-        last = self.history.count
-        return (f"after cell {last}" if last else "before the first cell"), last
-
     def background_notice(self) -> list[str]:
         """Return a notice of what was printed since the last cell, if something was."""
-        return self._background.notice(*self._last_cell) if self._cell is None else []
+        return self._background.notice(self.history.count) if self._cell is None else []
 
     def flush_background(self) -> None:
         """Show what is left of characters that threads wrote before the cell began."""
@@ -136,7 +131,7 @@ class Journal:
         """End a cell. Its `done` is its last event."""
         if self._output.undecided[False]:
             self._output.flush(cell, background=False)
-        cell.notices += self._background.take(f"during cell {cell.number}", cell.number)
+        cell.notices += self._background.take(cell.number, during=True)
         cell.end(status, exit, self.timeline.broken or "this session's share of the disk for output is used up")
         if cell.error is not None:
             self.append(events.ErrorRaised, cell.error.name, cell.error.value, cell.error.traceback)

@@ -53,21 +53,23 @@ class BackgroundOutput:
         self._bytes += len(data)
         self._tail = (self._tail + data[-MAX_TAIL_BYTES:])[-MAX_TAIL_BYTES:]
 
-    def notice(self, when: str, cell: int) -> list[str]:
-        """Return a notice if there was output. `when` says when, and the output is read with this cell's."""
+    def notice(self, cell: int, *, during: bool = False) -> list[str]:
+        """Return a notice if there was output after this cell, or `during` it. The output is read with this cell's."""
         if not self._bytes:
             return []
+        when = f"{'during' if during else 'after'} cell {cell}" if cell else "before the first cell"
         lines = self._lines + (not self._tail.endswith(b"\n"))
         end = "…" if self._bytes > len(self._tail) else ""
         tail = self._tail.decode("utf-8", "replace").strip()
         where = f"; all of it is in the stream 'background' of cell {cell}" if cell else ""
         return [f"code in the background printed {counted(lines, 'line')} {when}: {end}{tail!r}{where}"]
 
-    def take(self, when: str, cell: int) -> list[str]:
+    def take(self, cell: int, *, during: bool = False) -> list[str]:
         """Return the notice, and begin to count anew."""
-        taken = self.notice(when, cell)
-        self._lines = self._bytes = 0
-        self._tail = b""
+        taken = self.notice(cell, during=during)
+        if taken:
+            self._lines = self._bytes = 0
+            self._tail = b""
         return taken
 
 

@@ -95,8 +95,10 @@ class CellRunner:
         code, timeout = new.code, new.timeout
         number = self.count + 1
         grace = self._settings.timeout_grace
-        reason = "" if timeout is None else f"did not stop within {grace:g} s of its timeout of {timeout:g} s"
-        deadline = Deadline(worker, number, grace, f"{reason}, and was killed")
+        reason = ""
+        if timeout is not None:
+            reason = f"did not stop within {grace:g} s of its timeout of {timeout:g} s, and was killed"
+        deadline = Deadline(worker, number, grace, reason)
         turn.begin_cell(number)
         cell = self.running = RunningCell(number, code, turn, deadline, self._journal.notices.take())
         self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)

@@ -123,9 +123,9 @@ class Turns:
             if not waiter.granted.done():
                 self.holder = waiter.turn
                 waiter.granted.set_result(None)
-                break
-        if self._is_long:
-            self._refuse_unqueued()
+                if self._is_long:
+                    self._refuse_unqueued()
+                return
 
     def _refuse_unqueued(self) -> None:
         """Refuse the waiters that waited for a short use of the worker, and would now wait for a cell."""
