@@ -20,13 +20,12 @@ CO_COROUTINE = 0x80
 class Outcome:
     """How a cell ended, as far as the guest knows."""
 
-    def __init__(self) -> None:
-        self.status = states.OK
-        self.error: Raised | None = None
-        self.exception: BaseException | None = None
-        self.exit: SystemExit | None = None
-        self.needs_more_input = False
-        self.finished = False
+    status: str = states.OK
+    error: "Raised | None" = None
+    exception: "BaseException | None" = None
+    exit: "SystemExit | None" = None
+    needs_more_input = False
+    finished = False
 
 
 class Evaluator:

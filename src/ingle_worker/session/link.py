@@ -165,7 +165,9 @@ class Link:
             except OSError as error:
                 raise WireLost(str(error)) from None
             finally:
-                self.stop_leading()
+                self._leader.release()
+                if self.on_free is not None:
+                    self.on_free()
         return self.received.pop(0)
 
     def lead(self) -> bool:
@@ -191,18 +193,23 @@ class Link:
         if not self.reading.acquire(False):
             return
         try:
-            self._take(self._socket.recv(CHUNK_BYTES, _socket.MSG_DONTWAIT))
+            received = self._take(self._socket.recv(CHUNK_BYTES, _socket.MSG_DONTWAIT))
         except BlockingIOError:
             return
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
             self.reading.release()
+        if received:
+            self._wake_main()
+            if self.on_received is not None:
+                self.on_received()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
+        """Hand out the messages in these bytes. Return whether one is for the main thread."""
         if not data:
             raise WireLost("the host closed the wire")
-        before = len(self.received)
+        received = False
         for frame in self._reader.feed(data):
             message = messages.decode(frame)
             if message.__class__ is messages.ToolReply:
@@ -210,10 +217,8 @@ class Link:
                     self.on_reply(message)
             else:
                 self.received.append(message)
-        if len(self.received) > before:
-            self._wake_main()
-            if self.on_received is not None:
-                self.on_received()
+                received = True
+        return received
 
     def _wake_main(self) -> None:
         if self._main_wake.locked():

@@ -364,7 +364,7 @@ class Worker:
         try:
             try:
                 self._interrupts.cell_begins(cell)
-                if self._take_item(execute.item, outcome):
+                if not execute.item or self._take_item(execute.item, outcome):
                     compiled = self._evaluator.evaluate(execute.code, filename, outcome)
             finally:
                 self._interrupts.cell_ended()
@@ -394,10 +394,9 @@ class Worker:
             provenance.note(filename, execute.code, outcome.status == states.OK)
 
     def _take_item(self, item: str, outcome: Outcome) -> bool:
-        """Set the variable `item`, if the cell has one. Return False if its JSON cannot be decoded."""
+        """Set the variable `item`. Return False if its JSON cannot be decoded."""
         try:
-            if item:
-                vars(self._main)["item"] = json.loads(item)
+            vars(self._main)["item"] = json.loads(item)
         except (ValueError, RecursionError) as exc:
             outcome.status, outcome.error = states.ERROR, describe_safely(exc)
             return False
