@@ -62,7 +62,7 @@ class StdinPipe:
     def restore(self, fds: list[int]) -> None:
         """Go on with the descriptors of `release`."""
         self._fd, self._peek = fds
-        self._out.reopen(self._fd)
+        self._out.reopen(self._fd, self._write)
 
     def unread(self) -> int:
         """Return the number of bytes that nobody has read."""
@@ -88,7 +88,7 @@ class StdinPipe:
             left -= len(data)
         if self._fd < 0:
             self._fd = os.open(f"/proc/self/fd/{self._peek}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._out.reopen(self._fd)
+            self._out.reopen(self._fd, self._write)
         return dropped
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Wire:
         expect_pid(self._socket)
         refuse_descriptors(self._socket)
         self._reader = FrameReader()
-        self._out = Writer(loop, self._socket.fileno(), self._write, lambda: on_broken(WIRE_LOST))
+        self._out = Writer(loop, self._socket.fileno(), self._socket.send, lambda: on_broken(WIRE_LOST))
         self.peer_pid: int | None = None
         """Process that wrote the first message, as the kernel reports it."""
         self._reading = False
@@ -76,9 +76,6 @@ class Wire:
         except OSError:
             return False
         return True
-
-    def _write(self, data: bytes) -> int:
-        return self._socket.send(data)
 
     @property
     def unsent(self) -> int:
@@ -118,7 +115,7 @@ class Wire:
         """Go on with the descriptor of `release`."""
         self._socket = socket.socket(fileno=fd)
         self.watch()
-        self._out.reopen(fd)
+        self._out.reopen(fd, self._socket.send)
 
     def begin_turn(self) -> None:
         """Note that a turn of the loop begins for this worker."""
@@ -132,7 +129,7 @@ class Wire:
     @property
     def overran(self) -> bool:
         """Whether this worker has had the loop for too long in this turn."""
-        return self.busy_nanoseconds > MAX_TURN_NANOSECONDS
+        return bool(self._busy_since) and self.busy_nanoseconds > MAX_TURN_NANOSECONDS
 
     def receive(self) -> list[Any]:
         """Return all messages that are there now, but not those that arrive meanwhile.

@@ -76,9 +76,9 @@ class Writer:
         """Let bytes wait until `reopen`. None may wait now."""
         self._detached = True
 
-    def reopen(self, fd: int) -> None:
+    def reopen(self, fd: int, write: Callable[[bytes], int]) -> None:
         """Write to another descriptor from now on."""
-        self._fd = fd
+        self._fd, self._write = fd, write
         self._detached = False
         if self._waiting:
             self._loop.add_writer(self._fd, self._on_writable)
