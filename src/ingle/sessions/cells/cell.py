@@ -176,7 +176,7 @@ class RunningCell:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.add(waiter)
             left = deadline - loop.time()
-            if self._wait_is_ending:
+            if self.status != states.RUNNING:
                 # A wait that goes on in spite of the interrupt is one to answer.
                 left = min(left, max(0.0, self._wait_ends_by - time.monotonic()))
             timer = loop.call_later(left, _set, waiter)

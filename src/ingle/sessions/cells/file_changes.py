@@ -84,8 +84,9 @@ class FileTracker:
         if not self._watched:
             return None
         self._watches.read()
-        found = [(each.root, each.folder.changes(each.mark)) for each in self._watched]
-        touched = [(root, changes) for root, changes in found if changes is not NOTHING]
+        touched = [
+            (each.root, changes) for each in self._watched if (changes := each.folder.changes(each.mark)) is not NOTHING
+        ]
         if not touched:
             return NOTHING
         for folder in (folder for root, _ in touched for folder in root.tracked):

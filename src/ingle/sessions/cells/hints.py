@@ -48,13 +48,13 @@ CodeHint = Callable[[str, tuple[int, ...]], str | None]
 class Hints:
     """Hints by the name of an exception's class, without its module."""
 
-    def __init__(self, by_name: Mapping[str, Hint], of_code: CodeHint = lambda code, gpus: None) -> None:
+    def __init__(self, by_name: Mapping[str, Hint], of_code: CodeHint | None = None) -> None:
         self._by_name = by_name
         self._of_code = of_code
 
     def of_code(self, code: str, gpus: tuple[int, ...]) -> list[str]:
         """Return the notices for a cell that has this code and did not fail."""
-        found = self._of_code(code, gpus)
+        found = None if self._of_code is None else self._of_code(code, gpus)
         return [] if found is None else [found]
 
     def has(self, name: str) -> bool:

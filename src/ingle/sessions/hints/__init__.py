@@ -12,4 +12,5 @@ def all_hints(settings: Settings, home: Path, policy: Policy) -> Hints:
     """Return the hints of this server."""
     packages = package_hints.by_name(policy.index, settings.allow_host)
     gpus = gpu_hints.GpuHints(policy.gpus)
-    return Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(gpus), gpus.of_code)
+    of_code = gpus.of_code if policy.gpus.found else None
+    return Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(gpus), of_code)

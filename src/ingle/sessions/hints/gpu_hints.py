@@ -48,7 +48,7 @@ class GpuHints:
 
     def of_code(self, code: str, gpus: tuple[int, ...]) -> str | None:
         """Return a sentence if the code asks for a GPU, in a session that was granted none of this machine's."""
-        return self._how_to_get_one if not gpus and self._gpus.found and ASKS.search(code) else None
+        return self._how_to_get_one if not gpus and ASKS.search(code) else None
 
     @property
     def _how_to_get_one(self) -> str:
