@@ -217,7 +217,7 @@ class Session:
                 "put the data into a file"
             )
         self.last_used = time.monotonic()
-        turn = await self.turns.take(CELL, self.last_cell + 1, queue=new.queue)
+        turn = await self.turns.take(CELL, self.journal.history.count + 1, queue=new.queue)
         try:
             worker = await self._worker.ready()
             if self.checkpoints.auto:

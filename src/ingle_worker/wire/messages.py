@@ -310,15 +310,15 @@ def decode_fork(data: bytes) -> tuple[bool, int, str, bool, dict[str, int]]:
 
 def decode(frame: Frame) -> Any:
     """Return the message of a frame from the host. The guest trusts the host, so fields are not checked."""
-    cls = KINDS.get(frame.kind)
+    kind, header, payload = frame
+    cls = KINDS.get(kind)
     if cls is None:
-        raise BadMessage(f"no message has the kind {frame.kind}")
+        raise BadMessage(f"no message has the kind {kind}")
     try:
-        plain, _ = _scan_json(frame.header.decode("utf-8"), 0)
+        plain, _ = _scan_json(header.decode("utf-8"), 0)
         payload_name = PAYLOADS.get(cls)
         if payload_name is not None:
-            raw = cls in RAW
-            plain[payload_name] = frame.payload if raw else frame.payload.decode("utf-8", "surrogatepass")
+            plain[payload_name] = payload if cls in RAW else payload.decode("utf-8", "surrogatepass")
         return cls(**plain)
     except (ValueError, TypeError, StopIteration, RecursionError) as error:
         raise BadMessage(f"a {cls.__name__} that cannot be read: {error}") from None

@@ -199,7 +199,8 @@ class Guard:
         if not authorizations and (signed_in := self._signed_in(scope)) is not None:
             return signed_in
         scheme, _, given = authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")
-        principal = await self._principals.find(given.strip())
+        token = given.strip()
+        principal = self._principals.known(token) or await self._principals.find(token)
         if principal is None or scheme.lower() != b"bearer":
             raise errors.Unauthorized(
                 "a valid token is needed: set INGLE_TOKEN, or pass --token-file to `ingle` or token= to the client; "

@@ -91,13 +91,14 @@ class Principals:
 
     async def find(self, token: bytes) -> Principal | None:
         """Return the caller with this token. Look at the file again for one that may be new."""
-        found = self._known(token)
+        found = self.known(token)
         if found is None and self.home is not None and token.startswith(tokens_file.PREFIX.encode()):
             await self.look()
-            found = self._known(token)
+            found = self.known(token)
         return found
 
-    def _known(self, token: bytes) -> Principal | None:
+    def known(self, token: bytes) -> Principal | None:
+        """Return the caller with this token, as of the last look at the file."""
         given = digest(token)
         found = self._by_index.get(given[:INDEX_BYTES])
         # A caller cannot choose a part of a hash. The whole of it is compared in constant time.

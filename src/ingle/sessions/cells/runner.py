@@ -93,7 +93,7 @@ class CellRunner:
     def begin(self, turn: Turn, worker: Worker, new: NewCell) -> int:
         """Begin a cell in its turn. Return its number."""
         code, timeout = new.code, new.timeout
-        number = self.count + 1
+        number = self._journal.history.count + 1
         grace = self._settings.timeout_grace
         reason = ""
         if timeout is not None:

@@ -116,18 +116,19 @@ def _check_long(kind: int, header: bytes) -> None:
 
 def decode(frame: Frame) -> Any:
     """Return the message in a frame. Raises BadMessage."""
-    if frame.kind == KEEP_IMAGE:
-        return messages.KeepImage(frame.payload)
-    decoder = _DECODERS.get(frame.kind)
+    kind, header, payload = frame
+    if kind == KEEP_IMAGE:
+        return messages.KeepImage(payload)
+    decoder = _DECODERS.get(kind)
     if decoder is None:
-        raise BadMessage(f"no message from a worker has the kind {frame.kind}")
+        raise BadMessage(f"no message from a worker has the kind {kind}")
     try:
-        if len(frame.header) > bounded_json.MAX_UNCHECKED_BYTES:
-            _check_long(frame.kind, frame.header)
-        message = decoder(frame.header)
-        if frame.kind in _WITH_PAYLOAD:
+        if len(header) > bounded_json.MAX_UNCHECKED_BYTES:
+            _check_long(kind, header)
+        message = decoder(header)
+        if kind in _WITH_PAYLOAD:
             # Nobody else has it yet; a copy would cost as much as the rest of this function.
-            object.__setattr__(message, "data", frame.payload)
+            object.__setattr__(message, "data", payload)
         return message
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise BadMessage(f"a {messages.KINDS[frame.kind].__name__} that cannot be read: {error}") from None
+        raise BadMessage(f"a {messages.KINDS[kind].__name__} that cannot be read: {error}") from None
