@@ -21,9 +21,9 @@ class Outcome:
     """How a cell ended, as far as the guest knows."""
 
     status: str = states.OK
-    error: "Raised | None" = None
-    exception: "BaseException | None" = None
-    exit: "SystemExit | None" = None
+    error: Raised | None = None
+    exception: BaseException | None = None
+    exit: SystemExit | None = None
     needs_more_input = False
     finished = False
 
