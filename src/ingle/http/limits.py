@@ -174,7 +174,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._refusal: errors.IngleError | None = None
         """The bound that a callback of the parser found exceeded."""
         self._in_head = False
-        self._head_bytes = 0
         self._head_since: float | None = None
         self._progress = False
         """The parser has delivered something other than headers."""
@@ -250,7 +249,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head = True
         scope: MutableMapping[str, Any] = self.scope  # type: ignore[assignment]
         scope[PEER] = self.peer
 
@@ -262,15 +261,14 @@ class HttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer
-        self._head_bytes += len(name) + len(value) + len(": \r\n")
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._stop(HeadTooLarge(f"the headers are above {MAX_HEAD_BYTES} bytes; send less in them"))
         if len(self.headers) >= MAX_HEADERS:
             self._stop(HeadTooLarge(f"there are more than {MAX_HEADERS} headers; send fewer"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_since, self._progress = False, None, True
+        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._stop(HeadTooLarge(f"the headers are above {MAX_HEAD_BYTES} bytes; send less in them"))
         if len(self.pipeline) >= MAX_PIPELINE:
             self._stop(InvalidHttp(f"more than {MAX_PIPELINE} requests were sent ahead; read the answers first"))
         upgrade = self.parser.should_upgrade()
