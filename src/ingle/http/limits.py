@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -259,15 +260,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(UrlTooLong(f"the URL is above {MAX_URL_BYTES} bytes; put what is long into the body"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer
-        if len(self.headers) >= MAX_HEADERS:
-            self._stop(HeadTooLarge(f"there are more than {MAX_HEADERS} headers; send fewer"))
-        super().on_header(name, value)
+        if self._in_head:  # else it is a trailer
+            if len(self.headers) >= MAX_HEADERS:
+                self._stop(HeadTooLarge(f"there are more than {MAX_HEADERS} headers; send fewer"))
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_since, self._progress = False, None, True
-        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+        if sum(map(len, chain.from_iterable(self.headers))) > MAX_HEAD_BYTES:
             self._stop(HeadTooLarge(f"the headers are above {MAX_HEAD_BYTES} bytes; send less in them"))
         if len(self.pipeline) >= MAX_PIPELINE:
             self._stop(InvalidHttp(f"more than {MAX_PIPELINE} requests were sent ahead; read the answers first"))
