@@ -1,6 +1,5 @@
 """The same rounds as in test_crash_rounds, two hundred of them, with sessions of several sizes."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from support.crash_rounds import Rounds
 from support.rollback_rounds import ChangeRounds, Changing, GrantRounds
+from support.seeds import new_chance
 from support.server import Server
 
 pytestmark = pytest.mark.soak
@@ -18,7 +18,7 @@ KILLED = ["server", "middle", "process", "process", "init"]
 
 @pytest.mark.parametrize("size", [1_000, 5_000_000])
 def test_a_hundred_rounds_of_kill_9(start: Callable[..., Server], size: int) -> None:
-    chance = random.Random(size)
+    chance = new_chance()
     rounds = Rounds(start, chance, size)
     for _ in range(100):
         rounds.run(chance.choice(["server", "server", "worker", "copy", "zygote"]))
@@ -27,7 +27,7 @@ def test_a_hundred_rounds_of_kill_9(start: Callable[..., Server], size: int) -> 
 
 
 def test_a_hundred_rollbacks_with_kill_9(start: Callable[..., Server]) -> None:
-    chance = random.Random(21)
+    chance = new_chance()
     rounds = ChangeRounds(start, chance)
     for _ in range(100):
         rounds.run(chance.choice(["server", "log", "worker", "init"]))
@@ -36,7 +36,7 @@ def test_a_hundred_rollbacks_with_kill_9(start: Callable[..., Server]) -> None:
 
 
 def test_a_hundred_commits_with_kill_9(start: Callable[..., Server]) -> None:
-    chance = random.Random(22)
+    chance = new_chance()
     rounds = ChangeRounds(start, chance, Changing.commit)
     for _ in range(100):
         rounds.run(chance.choice(["server", "log", "worker", "worker", "init"]))
@@ -46,7 +46,7 @@ def test_a_hundred_commits_with_kill_9(start: Callable[..., Server]) -> None:
 
 def test_a_hundred_rollbacks_of_a_tracked_folder_with_kill_9(start: Callable[..., Server], tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    chance = random.Random(23)
+    chance = new_chance()
     rounds = GrantRounds(start, chance, tmp_path, "--mount", f"{tmp_path}:tracked", "--pool", "0")
     for _ in range(100):
         rounds.roll_back(chance.choice(KILLED))
@@ -56,7 +56,7 @@ def test_a_hundred_rollbacks_of_a_tracked_folder_with_kill_9(start: Callable[...
 
 def test_a_hundred_commits_to_a_granted_folder_with_kill_9(start: Callable[..., Server], tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    chance = random.Random(24)
+    chance = new_chance()
     flags = ("--mount", f"{tmp_path}:tracked", "--pool", "0", "--isolation", "sandbox")
     rounds = GrantRounds(start, chance, tmp_path, *flags)
     for _ in range(100):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.seeds import new_seed
 from support.server import Server
 from support.session_model import run_sequences
 
@@ -10,4 +11,4 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.timeout(1800)
 def test_two_hundred_random_sequences(server: Server) -> None:
-    run_sequences(server, 200, 20)
+    run_sequences(server, 200, 20, new_seed())

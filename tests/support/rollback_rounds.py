@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ingle.support.processes import below
-from support.crash_rounds import children, name_of, parent
+from support.crash_rounds import children, name_of
 from support.server import Server
 from support.waiting import wait_until
 
@@ -115,7 +115,7 @@ class ChangeRounds:
         self._change = change
         self._start = start
         self._chance = chance
-        self.server = start()
+        self.server = self._begin()
         self.server.make_session(durable=True)
         self.server.execute(f"{SETUP}write(0)")
         self._number = 0
@@ -124,7 +124,6 @@ class ChangeRounds:
     def run(self, what: str) -> None:
         self.server.execute("write(0)")
         assert self.server.client.post("/v1/sessions/main/checkpoints", json={"name": "base"}).status_code == 201
-        init = parent(int(self.server.execute("__import__('os').getpid()")["result"]["text/plain"]))
         client = Changing(self.server, self._number, self._change)
         try:
             assert wait_until(lambda: client.done >= 1, PATIENCE)
@@ -134,13 +133,13 @@ class ChangeRounds:
             if what in ("server", "log"):
                 self.server.process.kill()
             else:
-                self._kill(what, init)
+                self._kill(what)
         finally:
             client.stop()
         self._number = client.number
         if what in ("server", "log"):
             self.server.process.wait()
-            self.server = self._start()
+            self.server = self._begin()
         result = self.server.execute(READ)
         if result["status"] == "exit":
             result = self.server.execute(READ)  # the end of the killed processes came while it ran
@@ -149,11 +148,14 @@ class ChangeRounds:
         assert (files, extra) == (True, True), (what, value, result)
         self.told.append(f"{what}: wholly of {value}, after {client.done} changes")
 
-    def _kill(self, what: str, init: int) -> None:
+    def _begin(self) -> Server:
+        """Start a server without a pool, so that each init is that of a session."""
+        return self._start("--pool", "0")
+
+    def _kill(self, what: str) -> None:
         """Kill one process of the session (a worker, a checkpoint, a file agent), or the init above all of them."""
-        targets = [init] if what == "init" else children(init)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._chance.choice(targets), signal.SIGKILL)
+            os.kill(self._chance.choice(processes_of(self.server, init=what == "init")), signal.SIGKILL)
 
 
 class GrantRounds:
@@ -239,7 +241,7 @@ class GrantRounds:
             self.server.process.kill()
         else:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(self._processes(what)), signal.SIGKILL)
+                os.kill(self._chance.choice(processes_of(self.server, init=what == "init")), signal.SIGKILL)
         asked.join(PATIENCE)
         assert not asked.is_alive()
         if what in ("server", "middle"):
@@ -257,11 +259,6 @@ class GrantRounds:
         with self.server.make_client() as http, contextlib.suppress(httpx.HTTPError):
             http.post(path, json=body)
 
-    def _processes(self, what: str) -> list[int]:
-        """Return the init, or what runs below it: the worker, copies of it, and file agents."""
-        inits = [each for each in below(self.server.process.pid) if name_of(each) == "ingle-init"]
-        return inits if what == "init" else [child for init in inits for child in children(init)]
-
     def _read(self) -> int:
         """Return the number that the session and its own files are of."""
         result = self._execute(READ)
@@ -275,6 +272,12 @@ class GrantRounds:
             result = self.server.execute(code)  # the end of the killed processes came while it ran
         assert (result["status"], result["error"]) == ("ok", None), result
         return result
+
+
+def processes_of(server: Server, *, init: bool) -> list[int]:
+    """Return the inits, or what runs below them: the worker, copies of it, and file agents."""
+    inits = [each for each in below(server.process.pid) if name_of(each) == "ingle-init"]
+    return inits if init else [child for each in inits for child in children(each)]
 
 
 def _number_in(folder: Path) -> int:

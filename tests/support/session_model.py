@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -404,15 +404,19 @@ def check_variables(found: list[VariableDiff], before: Model, after: Model, assi
     assert differing <= told["changed"] <= differing | assigned
 
 
-def run_sequences(server: Server, count: int, steps: int) -> None:
-    """Run so many sequences of operations, the same in each run."""
+def run_sequences(server: Server, count: int, steps: int, chosen: int | None = None) -> None:
+    """Run so many sequences of operations: those of a seed, or the same ones in each run."""
     with Client(server.url, server.token) as client:
+
+        def machine() -> SessionMachine:
+            return SessionMachine(client)
+
         run_state_machine_as_test(
-            lambda: SessionMachine(client),
+            machine if chosen is None else seed(chosen)(machine),
             settings=settings(
                 max_examples=count,
                 stateful_step_count=steps,
-                derandomize=True,
+                derandomize=chosen is None,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),

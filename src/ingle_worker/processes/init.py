@@ -53,6 +53,7 @@ JOIN_FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i")
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
+Run = Callable[[int], None]
 SWEPT, STAYS = messages.Swept(), messages.Swept(stays=True)
 IGNORED = (SIGINT, SIGTERM, SIGHUP)
 FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_KEEP * struct.calcsize("i"))
@@ -198,8 +199,8 @@ class Init:
         """Whether init and its worker are in the cgroup they were promised."""
         self._next_fd = -1
         """Socket for the order of another session; -1 if this process ends with the last worker."""
-        self._tasks: dict[int, tuple[int, Member]] = {}
-        """Inits of shell tasks and file agents by pid: the tag of their descendants, and the worker they serve."""
+        self._tasks: dict[int, tuple[int, Member, bool]] = {}
+        """Shell tasks and file agents by pid: tag of their descendants, their worker, and whether they end with it."""
         self._last_tag = MAX_WORKERS_PER_INIT
         self._handlers: dict[int, Any] = {}
         """Handlers that `run` replaced, among them that of the workers for SIGINT."""
@@ -278,7 +279,7 @@ class Init:
                     self._return_ends(member)
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
-        tag, owner = self._tasks.pop(pid, (0, None))
+        tag, owner, _ = self._tasks.pop(pid, (0, None, False))
         if owner is not None and status:
             # The task's init was killed, so its descendants are ours to kill.
             kill_tree.sweep(self._on_exit, chosen=lambda each: linux.tag_of(each) == tag)
@@ -309,8 +310,11 @@ class Init:
             self._remove(member)
             return True
         # A task of another worker has no tag of its own until it runs.
-        tasks = [pid for pid, (_, owner) in self._tasks.items() if owner is not member]
-        kill_tree.sweep(self._on_exit, [*tasks, *(each.pid for each in others)], self._belongs_to(member, others))
+        tasks = [pid for pid, (_, owner, _) in self._tasks.items() if owner is not member]
+        # An agent would go on to write files.
+        agents = [pid for pid, (_, owner, ends) in self._tasks.items() if owner is member and ends]
+        spared, belongs = [*tasks, *(each.pid for each in others)], self._belongs_to(member, others)
+        kill_tree.sweep(self._on_exit, spared, lambda pid: pid in agents or belongs(pid))
         self._return_ends(member)
         member.send(SWEPT)
         self._remove(member)
@@ -357,7 +361,7 @@ class Init:
             elif isinstance(message, messages.Adopt):
                 self._adopt(message.slot, fds.pop(), member)
             elif isinstance(message, messages.Shell):
-                self._run_child(member, self.on_shell, fds.pop(), member.view)
+                self._run_child(member, self.on_shell, fds.pop(), member.view, ends=False)
             elif isinstance(message, messages.ServeFiles):
                 self._run_child(member, self.on_files, fds.pop(), -1 if message.outside else member.view)
             elif isinstance(message, (messages.MakeView, messages.CloseView)):
@@ -405,10 +409,10 @@ class Init:
         else:
             self._run_child(member, None if close is None else lambda fd: close(order, member.view, fd), fd)
 
-    def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int, view: int = -1) -> None:
+    def _run_child(self, member: Member, run: Run | None, fd: int, view: int = -1, *, ends: bool = True) -> None:
         """Run `run` in a child of init, inside the session's confinement. A closed socket reports a failure.
 
-        `view` is the mount namespace of the child, if not that of init.
+        `view` is the mount namespace of the child, if not that of init. If it `ends`, it does so with the worker.
         """
         try:
             pid = linux.fork_bare() if run is not None else -1
@@ -416,18 +420,15 @@ class Init:
             pid = -1
         self._last_tag += 1
         if pid > 0:
-            self._tasks[pid] = self._last_tag, member
+            self._tasks[pid] = self._last_tag, member, ends
         if pid == 0:
             try:
                 linux.tag(self._last_tag)
                 set_wakeup_fd(-1)
-                for each in self._members:
-                    for own in (each.fd, *each.kept):
+                kept = [each_fd for each in self._members for each_fd in (each.fd, *each.kept)]
+                for own in (*kept, self._wake_read, self._wake_write, self._next_fd):
+                    if own >= 0:
                         os.close(own)
-                os.close(self._wake_read)
-                os.close(self._wake_write)
-                if self._next_fd >= 0:
-                    os.close(self._next_fd)
                 if view >= 0 and self.enter_mounts is not None:
                     self.enter_mounts(view)
                 for each in self._members:

@@ -7,10 +7,8 @@ asserted holds in every order of events, and that the orders really differed is 
 import asyncio
 import os
 import random
-import secrets
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from support.internals import idle_inits, manager_of, session_of
 from support.processes import marked_processes
+from support.seeds import new_chance
 from support.service import make_settings
 from support.waiting import until
 
@@ -30,10 +29,8 @@ ALONGSIDE = 4
 
 
 @pytest.fixture
-def chance() -> Iterator[random.Random]:
-    seed = int(os.environ.get("INGLE_TEST_SEED") or secrets.randbelow(1 << 32))
-    print(f"INGLE_TEST_SEED={seed}")  # pytest shows it with a failure
-    return random.Random(seed)
+def chance() -> random.Random:
+    return new_chance()
 
 
 @pytest.fixture

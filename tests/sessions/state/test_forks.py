@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import secrets
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ingle.workers import siblings
 from support.internals import idle_inits, own_processes, session_folders, until_prepared, worker_of
 from support.processes import marked_processes
 from support.pythons import GOOD, Python
+from support.seeds import new_chance
 from support.service import make_settings
 from support.waiting import until
 
@@ -196,9 +196,7 @@ ROUNDS = 25
 
 async def test_a_fork_against_interrupts_kills_and_ends(service: Service, mark: str, home: Path) -> None:
     """Whoever comes first: the fork is there and whole, or it is refused in words; and nothing is left behind."""
-    seed = int(os.environ.get("INGLE_TEST_SEED") or secrets.randbelow(1 << 32))
-    print(f"INGLE_TEST_SEED={seed}")
-    await race(service, random.Random(seed), ROUNDS, mark, home)
+    await race(service, new_chance(), ROUNDS, mark, home)
 
 
 async def race(service: Service, chance: random.Random, rounds: int, mark: str, home: Path) -> None:

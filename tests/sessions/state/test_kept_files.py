@@ -9,10 +9,12 @@ import pytest
 from ingle.files import FileChanges
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.support.processes import lives
 from ingle.trees.agent import TreeAgent
+from support.crash_rounds import children
 from support.folder_agent import state_of
 from support.folder_cases import CHANGE_MANY, CHANGES, MANY, OPEN, SETUP
-from support.internals import manager_of, session_of
+from support.internals import manager_of, session_of, worker_of
 from support.service import make_settings
 from support.waiting import until
 
@@ -245,4 +247,33 @@ async def test_a_rollback_whose_processes_are_killed_is_finished_by_the_next(
     monkeypatch.setattr(TreeAgent, "apply", kill_once)
     await service.rollback(main, "base")
     assert killed == [64]
+    assert state_of(folder_of(service, main)) == before
+
+
+async def test_no_file_agent_outlives_the_process_that_it_serves(
+    service: Service, main: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on to write, while the next process brings the files back. The checkpoint keeps its init alive."""
+    await say(service, main, "for each in range(40): _ = open(f'file{each}', 'w').write('one')")
+    before = state_of(folder_of(service, main))
+    await service.checkpoint(main, "base")
+    await say(service, main, "for each in range(40): _ = open(f'file{each}', 'w').write('two')")
+    init = worker_of(service, main).init_pid
+    assert init is not None
+    others = set(children(init))
+    apply, agents = TreeAgent.apply, []
+
+    def kill_once(agent: TreeAgent, steps: list[list[object]], sources: list[int]) -> object:
+        if not agents:
+            copy = worker_of(service, main).pid
+            assert copy is not None
+            agents.extend(set(children(init)) - others - {copy})
+            for each in agents:
+                os.kill(each, signal.SIGSTOP)
+            os.kill(copy, signal.SIGKILL)
+        return apply(agent, steps, sources)
+
+    monkeypatch.setattr(TreeAgent, "apply", kill_once)
+    await service.rollback(main, "base")
+    assert (len(agents), [each for each in agents if lives(each)]) == (1, [])
     assert state_of(folder_of(service, main)) == before
