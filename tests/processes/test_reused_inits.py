@@ -53,6 +53,21 @@ async def test_the_inits_of_sessions_that_end_at_once_all_stay(service: Service)
     assert {worker_of(service, name).init_pid for name in names} == inits
 
 
+DESCRIPTORS = "sorted(int(each) for each in __import__('os').listdir('/proc/self/fd'))"
+
+
+async def test_forks_leave_nothing_open_to_the_next_session(service: Service) -> None:
+    """Each of them has a socket on which its init would wait for the next session."""
+    await service.create_session("a")
+    first, init = await value(service, "a", DESCRIPTORS), worker_of(service, "a").init_pid
+    await service.fork_session("a", "copy", count=2)
+    for session_id in ("copy-1", "a", "copy-2"):
+        await service.end_session(session_id)
+    await service.create_session("b")
+    assert worker_of(service, "b").init_pid == init
+    assert await value(service, "b", DESCRIPTORS) == first
+
+
 @pytest.mark.req("scale.reuse")
 async def test_an_init_serves_one_tenant_only(service: Service) -> None:
     init = await end_with(service, "x")

@@ -122,8 +122,8 @@ class Member:
     """One worker of this init."""
 
     __slots__ = (
-        *("ended", "fd", "kept", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "view"),
-        "words",
+        *("ended", "fd", "kept", "known_pid", "next_fd", "nudges", "reader", "signalled", "slot", "socket", "told"),
+        *("view", "words"),
     )
 
     def __init__(self) -> None:
@@ -135,6 +135,7 @@ class Member:
         self.words = memoryview(b"")
         self.kept: list[int] = []
         """Descriptors of the host that init keeps while the worker is idle."""
+        self.next_fd = -1  # for the order of another session, if init stays
         self.view = -1
         """Mount namespace in which the worker sees its files, if not that of init."""
         self.signalled = 0
@@ -197,8 +198,6 @@ class Init:
         """Enters a mount namespace."""
         self.joined = False
         """Whether init and its worker are in the cgroup they were promised."""
-        self._next_fd = -1
-        """Socket for the order of another session; -1 if this process ends with the last worker."""
         self._tasks: dict[int, tuple[int, Member, bool]] = {}
         """Shell tasks and file agents by pid: tag of their descendants, their worker, and whether they end with it."""
         self._last_tag = MAX_WORKERS_PER_INIT
@@ -232,7 +231,6 @@ class Init:
         self._nudged = 0.0
         self._tasks.clear()
         self._last_tag = MAX_WORKERS_PER_INIT
-        self._next_fd = -1
         self.joined = False
 
     def reset_in_worker(self) -> None:
@@ -256,8 +254,8 @@ class Init:
         while True:
             for member in self._members:
                 if member.ended:
-                    if self._end_worker(member):
-                        return self._next_fd
+                    if (next_fd := self._end_worker(member)) >= 0:
+                        return next_fd
                     break
             else:
                 ready = self._poller.poll(NUDGE_AFTER_MS if self._nudged else None)
@@ -290,8 +288,8 @@ class Init:
                 member.ended = member.told = True
                 member.send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
-    def _end_worker(self, member: Member) -> bool:
-        """End a worker and its descendants. Return True if init stays and nothing is left.
+    def _end_worker(self, member: Member) -> int:
+        """End a worker and its descendants. If init stays, return the socket of the next order, else -1.
 
         Swept is sent before the socket closes: a killed init closes it too.
         """
@@ -303,12 +301,13 @@ class Init:
         if not others:
             kill_tree.sweep(self._on_exit)
             self._return_ends(member)
-            if self._next_fd < 0:
+            if member.next_fd < 0:
                 member.send(SWEPT)
                 os._exit(0)  # also closes the socket
             member.send(STAYS)
+            next_fd, member.next_fd = member.next_fd, -1
             self._remove(member)
-            return True
+            return next_fd
         # A task of another worker has no tag of its own until it runs.
         tasks = [pid for pid, (_, owner, _) in self._tasks.items() if owner is not member]
         # An agent would go on to write files.
@@ -318,7 +317,7 @@ class Init:
         self._return_ends(member)
         member.send(SWEPT)
         self._remove(member)
-        return False
+        return -1
 
     def _remove(self, member: Member) -> None:
         self._members.remove(member)
@@ -326,6 +325,8 @@ class Init:
         if member.socket is not None:
             member.socket.detach()
         os.close(member.fd)
+        if member.next_fd >= 0:
+            os.close(member.next_fd)
         member.use_view(-1)
 
     @staticmethod
@@ -372,7 +373,7 @@ class Init:
                 if not self._enter(member, message):
                     return False
             elif isinstance(message, messages.Stay):
-                self._next_fd = fds.pop()
+                member.next_fd = fds.pop()
             elif isinstance(message, messages.KeepEnds):
                 member.kept = [fds.pop(0) for _ in range(messages.FDS_PER_KEEP)]
                 for place in WATCHED_ENDS:
@@ -425,10 +426,9 @@ class Init:
             try:
                 linux.tag(self._last_tag)
                 set_wakeup_fd(-1)
-                kept = [each_fd for each in self._members for each_fd in (each.fd, *each.kept)]
-                for own in (*kept, self._wake_read, self._wake_write, self._next_fd):
-                    if own >= 0:
-                        os.close(own)
+                kept = (own for each in self._members for own in (each.fd, each.next_fd, *each.kept) if own >= 0)
+                for own in (*kept, self._wake_read, self._wake_write):
+                    os.close(own)
                 if view >= 0 and self.enter_mounts is not None:
                     self.enter_mounts(view)
                 for each in self._members:
