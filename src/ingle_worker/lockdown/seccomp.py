@@ -131,7 +131,7 @@ MKNOD_ARGUMENTS = {"mknod": 1, "mknodat": 2}
 """Index of the argument that is the kind and the mode of the file."""
 
 EXAMINED = (
-    *("ioctl", "fcntl", "prctl", "clone", "personality"),
+    *("ioctl", "fcntl", "prctl", "clone", "personality", "prlimit64"),
     *(*MKNOD_ARGUMENTS, *MODE_ARGUMENTS, *OPEN_ARGUMENTS, *HUGE_PAGE_FLAGS),
 )
 KEY_WORDS = (0xFFFFFFF1, 0xFFFFFFF2)
@@ -302,6 +302,18 @@ def _examine(asm: Assembler, known: dict[str, int], gpu_driver: str) -> None:
     asm.label("personality")
     asm.load_argument(0)
     asm.is_in(_each(*PERSONALITIES), "personality", ALLOW, _refuse(errno.EPERM))
+
+    # A process may read the limits of others, and set its own: a fork has the user of its original.
+    asm.label("prlimit64")
+    asm.load_argument(0)
+    asm.add(JEQ, 0, "own limits")
+    for half in (0, 4):
+        asm.add(LOAD, ARGS + 8 * 2 + half)
+        asm.add(JEQ, 0, "", "limits of others")
+    asm.label("own limits")
+    asm.answer(ALLOW)
+    asm.label("limits of others")
+    asm.answer(_refuse(errno.EPERM))
 
     asm.label("clone")
     asm.load_argument(0)

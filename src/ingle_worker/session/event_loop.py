@@ -141,6 +141,11 @@ class EventLoop:
         _signal.set_wakeup_fd(-1)
         self._asyncio.set_event_loop(None)
 
+    def abandoned_descriptors(self) -> list[int]:
+        """Return the sockets by which the original wakes the loops that a copy has abandoned."""
+        ends = [getattr(loop, name, None) for loop in self._abandoned for name in ("_ssock", "_csock")]
+        return [end.fileno() for end in ends if end is not None and end.fileno() >= 0]
+
     def close(self) -> None:
         """Cancel all tasks and close the loop, as `asyncio.run()` does."""
         if not self.exists or self.loop.is_running():

@@ -36,6 +36,7 @@ from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.snapshot import devices, own_folder
+from ingle_worker.trees.inherited import InheritedWays, address_of, lead_nowhere, target
 from ingle_worker.trees.open_files import OpenFiles, working_directory
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import (
@@ -313,20 +314,20 @@ class LiveCopies:
 
     def _take_descriptors(self, fds: list[int]) -> None:
         """Replace the original's streams by the new ones wherever they are open, and unshare epoll objects."""
-        streams = {_target(self._stream_copies[number]): fds[number] for number in self._stream_copies}
+        streams = {target(self._stream_copies[number]): fds[number] for number in self._stream_copies}
         for number in (0, 1, 2):
             # Unless user code redirected the stream.
-            if _target(number) in streams or _target(number) == "":
+            if target(number) in streams or target(number) == "":
                 os.dup2(fds[number], number, inheritable=True)
         self._link.move_to(fds[3])
         for number, copy in self._stream_copies.items():
             os.dup2(fds[number], copy, inheritable=False)
         for fd in _open_descriptors():
-            target = _target(fd)
-            if target == EPOLL:
+            name = target(fd)
+            if name == EPOLL:
                 _make_own(fd)
-            elif target in streams and _mode(fd) == _mode(streams[target]):
-                os.dup2(streams[target], fd, inheritable=os.get_inheritable(fd))
+            elif name in streams and _mode(fd) == _mode(streams[name]):
+                os.dup2(streams[name], fd, inheritable=os.get_inheritable(fd))
         _close(fds)
 
     def settle(self) -> None:
@@ -344,6 +345,7 @@ class LiveCopies:
     def rehome(self, order: Rehome) -> None:
         """Become a session of its own, with its own view, files and folders for temporary files and packages."""
         notices: list[str] = []
+        has_network = False
         if order.source:
             self.files.note_mapped(order.source, *order.protected)
         if order.key:
@@ -352,9 +354,12 @@ class LiveCopies:
             self.files.leave()
             assert self.enter_view is not None
             notices += self.enter_view(order.key, fds)
-            if len(fds) > FDS_WITHOUT_NETWORK:
-                notices += self.files.disconnect(self._link.fd)
+            has_network = len(fds) > FDS_WITHOUT_NETWORK
             _close(fds)
+        ways = self._ways()
+        ways.separate_pipes()
+        if has_network:
+            notices += ways.disconnect()
         for folder in order.folders:
             try:
                 os.mkdir(folder, 0o700)
@@ -362,7 +367,7 @@ class LiveCopies:
                 continue
         if order.source:
             notices += self.reopen(order.source, order.target, cut_off=True)
-            notices += self.files.shared(self._link.fd)
+            notices += [*self.files.shared(), *ways.shared(order.source, order.target, *order.protected)]
         os.environ["TMPDIR"] = order.tmp
         tempfile.tempdir = None
         packages.start(order.packages)
@@ -376,6 +381,12 @@ class LiveCopies:
                 each.seed()
             reseed_numpy()
         self._link.send(Started(working_directory(), notices))
+
+    def _ways(self) -> InheritedWays:
+        """Return the ways to the original that this copy has inherited."""
+        for fd in self._event_loop.abandoned_descriptors():
+            lead_nowhere(fd)
+        return InheritedWays([self._link.fd, *self._stream_copies.values()], address_of(self._shared))
 
 
 def _reset_unstarted_threads() -> None:
@@ -396,14 +407,6 @@ def _open_descriptors() -> list[int]:
         return [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
         return []
-
-
-def _target(fd: int) -> str:
-    """Return what a descriptor refers to: the same text for two descriptors of one pipe."""
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return ""
 
 
 def _mode(fd: int) -> int:

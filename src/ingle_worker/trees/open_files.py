@@ -6,15 +6,14 @@ It also remembers their paths: after a rollback, or in a folder of its own, a fi
 
 import fcntl
 import os
-import socket
 import stat
 
+from ingle_worker.trees.inherited import lead_nowhere, named
 from ingle_worker.trees.mappings import Mapping, find_mappings
 
 DELETED = " (deleted)"
 
 _ONLY_AT_OPENING = os.O_CREAT | os.O_EXCL | os.O_TRUNC
-_MAX_NAMED = 5
 
 Identity = tuple[int, int]
 """Device and inode: a file that is seen through an overlay has the inode of the file below."""
@@ -105,7 +104,7 @@ class OpenFiles:
             except OSError as error:
                 lost.append(f"{path} ({error.strerror})")
                 if cut_off:
-                    _close_for_good(fd)
+                    lead_nowhere(fd)
         self._cwd = _moved(self._cwd, source, target)
         if cwd := self._cwd or self._left:
             try:
@@ -113,34 +112,17 @@ class OpenFiles:
             except OSError as error:
                 lost.append(f"{cwd} ({error.strerror})")
         self._left = ""
-        return _named("open files that could not be opened again", lost)
+        return named("open files that could not be opened again", lost)
 
-    def disconnect(self, wire: int) -> list[str]:
-        """Close the connections that a copy has inherited. Return a notice of them."""
-        found = _connections(wire)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for fd, _ in found:
-            os.dup2(null, fd, inheritable=os.get_inheritable(fd))
-        os.close(null)
-        return _named("connections of the session that are closed", [peer for _, peer in found])
-
-    def shared(self, wire: int) -> list[str]:
-        """Return notices of what a copy still shares with the original, of whose files it has copies."""
+    def shared(self) -> list[str]:
+        """Return notices of the files that a copy still shares with the original, of whose files it has copies."""
         mapped = sorted({each.path for each in self._mapped})
         deleted = [path for _, path in _opened_below("") if path.endswith(DELETED) and not path.startswith("/dev/")]
         deleted = [path.removesuffix(DELETED) for path in deleted if path.removesuffix(DELETED) not in mapped]
         return [
-            *_named("files that are mapped, and shared with the original", mapped),
-            *_named("deleted files that are open, and shared with the original", deleted),
-            *_named("connections that are shared with the original", [peer for _, peer in _connections(wire)]),
+            *named("files that are mapped, and shared with the original", mapped),
+            *named("deleted files that are open, and shared with the original", deleted),
         ]
-
-
-def _close_for_good(fd: int) -> None:
-    """Have a descriptor lead to nothing, and stay in use."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(null, fd, inheritable=os.get_inheritable(fd))
-    os.close(null)
 
 
 class _Opened:
@@ -171,13 +153,6 @@ def _identity(about: os.stat_result) -> Identity:
     return about.st_dev, about.st_ino
 
 
-def _named(what: str, names: list[str]) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return [f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"]
-
-
 def _moved(path: str, source: str, target: str) -> str:
     if source and (path == source or path.startswith(source + "/")):
         return target + path[len(source) :]
@@ -191,30 +166,6 @@ def _map_again(mapping: Mapping, path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _connections(wire: int) -> list[tuple[int, str]]:
-    """Return the sockets of a network that are open, with their peers."""
-    found: list[tuple[int, str]] = []
-    try:
-        names = sorted(map(int, os.listdir("/proc/self/fd")))
-    except OSError:
-        return []
-    for fd in names:
-        try:
-            if fd == wire or not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                continue
-            copy = socket.socket(fileno=os.dup(fd))
-        except OSError:
-            continue
-        with copy:
-            if copy.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            try:
-                found.append((fd, "to {}:{}".format(*copy.getpeername()[:2])))
-            except OSError:
-                found.append((fd, "at {}:{}".format(*copy.getsockname()[:2])))
-    return found
 
 
 def _position(fd: int) -> int:

@@ -144,6 +144,22 @@ async def test_what_a_fork_still_shares_is_named(service: Service) -> None:
     assert set(shared) <= set((await service.get_session("copy")).notices)
 
 
+async def test_a_pipe_of_the_session_alone_is_copied_with_its_content(service: Service) -> None:
+    await service.create_session("main")
+    await say(
+        service,
+        "main",
+        "import os, subprocess\nreader, writer = os.pipe(); os.set_blocking(reader, False); os.write(writer, b'both')\n"
+        "child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)",
+    )
+    await service.fork_session("main", "copy")
+    await say(service, "copy", "os.write(writer, b' and more')")
+    assert await say(service, "main", "print(os.read(reader, 100))") == "b'both'\n"
+    assert await say(service, "copy", "print(os.read(reader, 100))") == "b'both and more'\n"
+    (named,) = [each for each in (await service.get_session("copy")).notices if "connections that are shared" in each]
+    assert named.count("a pipe") == 1
+
+
 @pytest.mark.fresh_service
 class TestPastTheBound:
     @pytest.fixture

@@ -93,6 +93,12 @@ async def test_the_effect_names_what_would_change(session: Service) -> None:
         "--- a/notes\n+++ b/notes\n@@ -1 +1,2 @@\n mine\n+yours\n"
     )
     assert (effect.processes, effect.threads, effect.ends) == ([], 0, [])
+    if (await session.get_session("s")).isolation != "sandbox":
+        assert effect.notices == [
+            "its files are at another path, and paths of the original lead to its files",
+            "at the level 'none' the code has the rights of the session: what it did to other files, to processes "
+            "and over the network is done, and not listed",
+        ]
     assert effect.memory is not None
     await session.discard("s", result.trial.name if result.trial else "")
 
@@ -271,7 +277,7 @@ async def test_a_trial_that_fails_or_exits_is_told(session: Service) -> None:
     await session.discard("s", result.trial.name)
     result, effect = await trial(session, "os._exit(3)")
     assert result.exit is not None
-    assert effect.notices == ["its process has ended, so that it can only be discarded"]
+    assert effect.notices[-1] == "its process has ended, so that it can only be discarded"
     assert result.trial is not None
     with pytest.raises(errors.Conflict, match="has ended"):
         await session.commit("s", result.trial.name)
@@ -305,6 +311,27 @@ class TestExpiring:
         after = await service.execute("s", "print(x)", queue=True)
         assert after.stdout == "1\n"
         assert any("was discarded: it was not committed within 0.3 s" in notice for notice in after.notices)
+
+
+class TestPastTheBound:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return make_settings(preload=[], pool=0, keep_files=3)
+
+    @pytest.mark.req("trial.discard", "probe.clean")
+    async def test_code_is_not_tried_on_the_files_of_the_session(self, service: Service) -> None:
+        await service.create_session("s")
+        await say(service, "s", "import os\nfor n in range(5): open(str(n), 'w').close()")
+        allowed, remove = await network(service), "os.remove('0')"
+        why = r"its files cannot be copied: the folder has more than 3 entries \(keep_files\)"
+        for attempt in (
+            service.trial("s", remove, network=allowed),
+            service.probe("s", remove, network=allowed),
+            service.try_cells("s", [remove], network=allowed),
+        ):
+            with pytest.raises(errors.TrialRefused, match=why):
+                await attempt
+        assert await say(service, "s", "print(os.path.exists('0'))") == "True\n"
 
 
 @pytest.mark.req("try.best")

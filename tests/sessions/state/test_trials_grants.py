@@ -211,7 +211,7 @@ print(sorted(done))
         "mark",
     }
     assert {"descriptor", "open folder", "working directory"} <= reached
-    assert any("script (Permission denied)" in notice for notice in result.notices), result.notices
+    assert any("script (Permission denied)" in notice for notice in effect.notices), effect.notices
     assert changed(effect, granted).keys() == {"file", "old", "by-folder", "by-path", "by-proc", "by-cwd"}
     await service.discard("s", name)
     assert state(granted) == before

@@ -69,13 +69,111 @@ async def test_a_trial_reaches_nothing_of_the_session(service: Service, tmp_path
     assert result.trial.effect is not None
     # These have written to its own copy of the folder, and to its layer over the granted one.
     assert result.stdout == "['descriptor', 'grant', 'path of a descriptor']\n"
-    assert any("connections of the session that are closed" in notice for notice in result.notices)
+    notices = result.trial.effect.notices
+    assert any("connections of the session that are closed" in notice for notice in notices), notices
     assert "sh" in [each.split()[0] for each in result.trial.effect.processes]
     await service.discard("s", result.trial.name)
     look = "print(sorted(os.listdir()), open('data').read(), open(granted + '/file').read())"
     assert await say(service, "s", look) == "['data'] mine theirs\n"
     read = "try: print(other.recv(100))\nexcept BlockingIOError: print('nothing')"
     assert await say(service, "s", read) == "nothing\n"
+
+
+HELD = """
+import ctypes, mmap, multiprocessing, os, resource, signal, socket, subprocess, tempfile, time
+parent = os.getpid()
+child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+reader, writer = os.pipe(); os.set_blocking(reader, False); _ = os.write(writer, b'kept')
+listening = socket.socket(socket.AF_UNIX); listening.bind(f'/tmp/listening'); listening.listen()
+listening.setblocking(False)
+pair = socket.socketpair(); pair[0].setblocking(False)
+memory = mmap.mmap(-1, 4096); lock = multiprocessing.Lock()
+memory_file = os.memfd_create('file'); _ = os.write(memory_file, b'mine')
+event = os.eventfd(0, os.EFD_NONBLOCK)
+got = []
+for number in (signal.SIGUSR1, signal.SIGIO):
+    _ = signal.signal(number, lambda number, frame: got.append(number))
+"""
+"""What a process shares with its copies beside files."""
+
+REACHING = """
+done = []
+def attempt(name, function):
+    try:
+        function()
+        done.append(name)
+    except BaseException:
+        pass
+def signal_by_a_socket():
+    mine, other = socket.socketpair()
+    fcntl.fcntl(mine, fcntl.F_SETOWN, parent)
+    fcntl.fcntl(mine, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    other.send(b'x')
+    time.sleep(0.05)
+libc = ctypes.CDLL(None, use_errno=True)
+import fcntl
+_ = child.stdin.write(b'of the trial')
+_ = attempt('child', child.stdin.flush)
+attempt('pipe', lambda: os.write(writer, b'more'))
+attempt('listening socket', lambda: listening.accept())
+attempt('limits', lambda: resource.prlimit(parent, resource.RLIMIT_CPU, (1, 1)))
+attempt('limits by a high address', lambda: 1 / (1 + libc.prlimit(parent, 0, ctypes.c_void_p(1 << 32), None)))
+attempt('signal', lambda: signal.pidfd_send_signal(os.pidfd_open(parent), signal.SIGUSR1))
+attempt('priority', lambda: os.setpriority(os.PRIO_PROCESS, parent, 15))
+attempt('socket pair', lambda: pair[1].send(b'x'))
+attempt('memory', lambda: memory.__setitem__(0, 88))
+attempt('lock', lambda: lock.acquire(timeout=1))
+attempt('memory file', lambda: os.pwrite(memory_file, b'ours', 0))
+attempt('event', lambda: os.eventfd_write(event, 1))
+attempt('temporary file', lambda: open('/tmp/left', 'w').close())
+signal_by_a_socket()
+print(sorted(done), os.read(reader, 100))
+"""
+
+LOOK = """
+child.stdin.close()
+print(child.stdout.read(), os.read(reader, 100), got, resource.getrlimit(resource.RLIMIT_CPU)[0] == 1)
+"""
+
+
+@pytest.mark.req("trial.effect")
+async def test_an_effect_names_what_the_trial_had_in_common_with_the_session(service: Service) -> None:
+    await service.create_session("s")
+    await say(service, "s", HELD)
+    result = await service.trial("s", REACHING)
+    assert result.error is None, result.error
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    named = ["event", "lock", "memory", "memory file", "priority", "socket pair", "temporary file"]
+    # A closed pipe and a pipe of its own take what is written.
+    assert result.stdout == f"{sorted(['child', 'pipe', *named])} b'keptmore'\n"
+    told = {each.partition(": ")[0]: each.partition(": ")[2] for each in result.trial.effect.notices}
+    assert list(told) == [
+        "connections of the session that are closed",
+        "deleted files that are open, and shared with the original",
+        "connections that are shared with the original",
+        "memory that is shared with the original",
+        "shared with the session, so that what was done there stays",
+        "the priority, the policy or the cores of the session's process have changed",
+    ]
+    closed, files, shared, memory, folders, _ = told.values()
+    assert (closed.count("a pipe"), "at /tmp/listening" in closed, files) == (2, True, "/memfd:file")
+    assert (shared.count("a socket pair"), "eventfd" in shared, memory.count("4096 bytes")) == (2, True, 2)
+    assert folders == "/tmp"
+    assert result.notices == []
+    await service.discard("s", result.trial.name)
+    assert await say(service, "s", LOOK) == "b'' b'kept' [] False\n"
+
+
+async def test_a_session_that_shares_nothing_has_an_effect_without_notices(service: Service) -> None:
+    await service.create_session("s")
+    await say(service, "s", "import asyncio; await asyncio.to_thread(print)")
+    result = await service.trial("s", "x = 1; await asyncio.sleep(0); _ = await asyncio.to_thread(print)")
+    assert result.error is None, result.error
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    assert (result.notices, result.trial.effect.notices) == ([], [])
+    await service.discard("s", result.trial.name)
 
 
 @pytest.mark.req("probe.clean")

@@ -68,9 +68,9 @@ class Forking:
         """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
 
         `at`: they are of the state right after that cell, by a checkpoint. Raise CellNotKept if there is none.
-        `network`: each has a network of its own. `protect`: they change nothing in the folders that the session may
-        write. `beside`: they use the files of another fork, which has these folders. Copies that have no owner at the
-        end are killed.
+        `network`: each has a network of its own. `protect`: they change nothing in the own folder, and in those that
+        the session may write; raise TrialRefused if that is impossible. `beside`: they use the files of another fork,
+        which has these folders. Copies that have no owner at the end are killed.
         """
         parked = None if at is None else self._checkpoints.of_cell(at, cell)
         protected = self.writable if protect else []
@@ -81,10 +81,8 @@ class Forking:
         else:
             moment = self._slot.moment(cell)
             kept = await self._take(worker) if beside is None else None
-        if protected and isinstance(kept, NotKept):
-            raise errors.TrialRefused(
-                f"the session may write to {protected[0]}, and its copy cannot be kept apart from it: {kept}"
-            )
+        if protect and isinstance(kept, NotKept):
+            raise errors.TrialRefused(f"its files cannot be copied: {kept}; run the code as a cell, or free space")
         workers: list[Worker] = []
         made: list[views.View] = []
         making: asyncio.Task[list[tuple[views.View | None, str]]] | None = None

@@ -22,7 +22,7 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import TRIAL, Turn, Turns
 from ingle.sessions.forks.commit_policy import decide
-from ingle.sessions.forks.effects import find_effect
+from ingle.sessions.forks.effects import NOT_COPIED, Reach, find_effect
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.granted_folders import GrantedFolders
 from ingle.sessions.forks.replacement import Replacement
@@ -67,16 +67,19 @@ class Copy:
         before: VariablesBefore,
         proxy: ViewProxy | None,
         grants: GrantedFolders,
+        reach: Reach,
     ) -> None:
         self.fork = fork
         self.worker = copy.worker
         self.folders = copy.folders
+        assert copy.origin.files is not None
         self.forked = copy.origin.files
         self.grants = grants
-        self.ends = [each.removeprefix("not copied: ") for each in copy.origin.notices if each.startswith("not copied")]
+        self.ends = [each.removeprefix(NOT_COPIED) for each in copy.origin.notices if each.startswith(NOT_COPIED)]
         self.copied = copy.origin.copied
         self.before = before
         self.proxy = proxy
+        self.reach = reach
 
     @property
     def hosts(self) -> HostLog | None:
@@ -97,10 +100,12 @@ class Copy:
         """Return what has changed."""
         fork = self.fork
         if not self.worker.alive:
-            return Effect(notices=["its process has ended, so that it can only be discarded"], ends=self.ends)
-        tree = NotKept("they are those of the session") if self.forked is None else self.forked.tree
+            ended = "its process has ended, so that it can only be discarded"
+            return Effect(notices=[*await asyncio.to_thread(self.reach.told, None), ended], ends=self.ends)
         async with fork.use("compare") as worker:
-            effect = await find_effect(self.before, tree, fork.calls, worker, fork.kept_files, self.hosts, self.ends)
+            effect = await find_effect(
+                self.before, self.forked.tree, fork.calls, worker, fork.kept_files, self.hosts, self.ends, self.reach
+            )
         return await self.grants.add_to(effect)
 
     async def end(self) -> None:
@@ -112,8 +117,7 @@ class Copy:
     async def close(self) -> None:
         if self.proxy is not None:
             await self.proxy.close()
-        if self.forked is not None:
-            self.fork.kept_files.release(self.forked.tree)
+        self.fork.kept_files.release(self.forked.tree)
         await self.before.close()
 
 
@@ -321,8 +325,10 @@ class Trials:
         assert self._make is not None
         worker = await self._worker.ready()
         before = VariablesBefore()
+        own_root = self._slot.workspace.own_root
+        reach = await asyncio.to_thread(Reach, worker, self._spec.grant.isolation, own_root=own_root)
         names = [secrets.token_hex(8) for _ in range(count)]
-        apart = self._slot.workspace.own_root and self._spec.grant.network != "full"
+        apart = own_root and self._spec.grant.network != "full"
         made: list[Copy] = []
         try:
             async with (
@@ -334,16 +340,18 @@ class Trials:
                 for name, copy in zip(names, copies, strict=True):
                     fork = self._make(self._spec, self._slot.launcher, name, copy)
                     proxy = None
-                    if copy.origin.files is not None:
-                        self._files.share(copy.origin.files.tree)
-                        view = copy.origin.files.view
-                        if view is not None and view.listener is not None:
-                            proxy = await self._slot.workspace.open_proxy(view.listener, held=network == "held")
-                    made.append(Copy(fork, copy, before, proxy, self._grants_of(copy)))
+                    assert copy.origin.files is not None
+                    self._files.share(copy.origin.files.tree)
+                    view = copy.origin.files.view
+                    if view is not None and view.listener is not None:
+                        proxy = await self._slot.workspace.open_proxy(view.listener, held=network == "held")
+                    made.append(Copy(fork, copy, before, proxy, self._grants_of(copy), reach))
                     self._copies.append(made[-1])
                     fork.begin_fork(copy)
                 await asyncio.gather(*(each.fork.slot.wait_forked() for each in made))
             if compare:
+                for each in made:
+                    each.reach = each.reach.of(each.fork.journal.notices.take())
                 async with made[0].fork.use("compare") as first:
                     await before.note(made[0].fork.calls, first)
         except BaseException:
@@ -393,7 +401,6 @@ class Trials:
                 own, (fork, shown) = str(copy.folders.folder), self._slot.workspace.folders.fork_shown
                 await views.undo(worker, own, target, copy.grants.protected.all, fork, shown)
 
-        has_view = copy.forked is not None and copy.forked.view is not None
         replacement = Replacement(
             text,
             "a trial was committed",
@@ -402,8 +409,8 @@ class Trials:
             Trees(tree, {}, layers),
             make,
             time.time(),
-            leave_view=leave_view if has_view else None,
-            source="" if copy.forked is None else source,
+            leave_view=leave_view if copy.forked.view is not None else None,
+            source=source,
         )
         try:
             _, changes = await self._slot.replace(replacement)
@@ -442,8 +449,6 @@ class Trials:
             return tree, moment
 
     async def _take_files(self, copy: Copy, worker: Worker) -> KeptTree | NotKept:
-        if copy.forked is None:
-            return NotKept("the trial shared them")
         try:
             return await copy.fork.kept_files.take(worker)
         except NotKept as why:
