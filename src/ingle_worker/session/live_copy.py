@@ -36,7 +36,8 @@ from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.snapshot import devices, own_folder
-from ingle_worker.trees.inherited import InheritedWays, address_of, lead_nowhere, target
+from ingle_worker.trees.inherited import InheritedWays, lead_nowhere, target
+from ingle_worker.trees.mappings import read_maps
 from ingle_worker.trees.open_files import OpenFiles, working_directory
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import (
@@ -346,8 +347,8 @@ class LiveCopies:
         """Become a session of its own, with its own view, files and folders for temporary files and packages."""
         notices: list[str] = []
         has_network = False
-        if order.source:
-            self.files.note_mapped(order.source, *order.protected)
+        maps = read_maps() if order.source else b""
+        self.files.note_mapped(maps, order.source, *order.protected)
         if order.key:
             self._link.send(ViewWanted())
             _, fds = self._link.receive_ends()
@@ -356,7 +357,9 @@ class LiveCopies:
             notices += self.enter_view(order.key, fds)
             has_network = len(fds) > FDS_WITHOUT_NETWORK
             _close(fds)
-        ways = self._ways()
+        for fd in self._event_loop.abandoned_descriptors():
+            lead_nowhere(fd)
+        ways = InheritedWays([self._link.fd, *self._stream_copies.values()], maps, self._shared)
         ways.separate_pipes()
         if has_network:
             notices += ways.disconnect()
@@ -381,12 +384,6 @@ class LiveCopies:
                 each.seed()
             reseed_numpy()
         self._link.send(Started(working_directory(), notices))
-
-    def _ways(self) -> InheritedWays:
-        """Return the ways to the original that this copy has inherited."""
-        for fd in self._event_loop.abandoned_descriptors():
-            lead_nowhere(fd)
-        return InheritedWays([self._link.fd, *self._stream_copies.values()], address_of(self._shared))
 
 
 def _reset_unstarted_threads() -> None:

@@ -8,7 +8,6 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Callable
 
 MAX_NAMED = 5
 
@@ -19,68 +18,74 @@ OWN_EVENTS = ("anon_inode:[eventpoll]", "anon_inode:[pidfd]", "anon_inode:[signa
 MEMORY = ("/dev/zero", "/dev/shm/", "/memfd:", "/SYSV", "/tmp/")
 """Beginnings of the names of memory that processes share. Other mappings are of files or devices."""
 
+_BEGINNINGS = ("socket:", "pipe:", "anon_inode:", *TERMINALS)
+
+PAIR, EVENTS = "pair", "events"
+"""Kinds of descriptors that a copy needs, and keeps."""
+
 SPLICE_F_NONBLOCK = 2
 
-Inherited = tuple[int, str, str]
-"""Descriptor, what it leads to, and a text that names it."""
+Way = tuple[int, str]
+"""Descriptor, and what it refers to."""
 
 
 class InheritedWays:
-    """Ways from a copy to its original. Those of the host are left out."""
+    """Ways from a copy to its original. Those of the host are left out. Most sessions have none."""
 
-    def __init__(self, own: "list[int]", memory: int) -> None:
-        """`own`: descriptors that lead to the host, and their copies. `memory`: an address in memory of init."""
-        self._own = {target(fd) for fd in own}
+    def __init__(self, own: "list[int]", maps: bytes, memory: memoryview) -> None:
+        """`own`: descriptors that lead to the host. `maps`: the memory of this process. `memory`: that of init."""
+        ways = [(fd, target(fd)) for fd in _descriptors()]
+        without = {way for fd, way in ways if fd in own}.union(OWN_EVENTS)
+        self._ways = [(fd, way) for fd, way in ways if way.startswith(_BEGINNINGS) and way not in without]
+        self._maps = maps
         self._memory = memory
-
-    def disconnect(self) -> list[str]:
-        """Close the connections of the original, also those to its processes. Return a notice of them.
-
-        Socket pairs stay: the event loops of the copy's own code need theirs.
-        """
-        found = [each for each in self._found() if each[1] not in ("pair", "events")]
-        for fd, _, _ in found:
-            lead_nowhere(fd)
-        return named("connections of the session that are closed", [name for _, _, name in found])
-
-    def shared(self, *folders: str) -> list[str]:
-        """Return notices of what the copy still shares with the original, but files of these folders."""
-        return [
-            *named("connections that are shared with the original", [name for _, _, name in self._found()]),
-            *named("memory that is shared with the original", self._shared_memory(folders)),
-        ]
 
     def separate_pipes(self) -> None:
         """Give the copy pipes of its own where it has both ends, with the same content."""
         ends: dict[str, list[int]] = {}
-        for fd in _descriptors():
-            name = target(fd)
-            if name.startswith("pipe:") and name not in self._own:
-                ends.setdefault(name, []).append(fd)
-        for fds in ends.values():
+        for fd, way in self._ways:
+            if way.startswith("pipe:"):
+                ends.setdefault(way, []).append(fd)
+        for pipe, fds in ends.items():
             readers = [fd for fd in fds if _mode(fd) == os.O_RDONLY]
             writers = [fd for fd in fds if _mode(fd) == os.O_WRONLY]
             if readers and writers:
                 _separate(readers, writers)
-                self._own.add(target(readers[0]))
+                self._ways = [(fd, way) for fd, way in self._ways if way != pipe]
 
-    def _found(self) -> list[Inherited]:
-        found = []
-        for fd in _descriptors():
-            way = target(fd)
-            kind_of = next((each for begin, each in _KINDS.items() if way.startswith(begin)), None)
-            if kind_of is None or way in self._own or way in OWN_EVENTS:
-                continue
-            kind, name = kind_of(fd, way)
-            if kind:
-                found.append((fd, kind, name))
-        return found
+    def disconnect(self) -> list[str]:
+        """Close the connections of the original, also those to its processes. Return a notice of them.
+
+        Socket pairs stay: nothing tells which two belong together, and event loops hang without theirs.
+        """
+        stay: list[Way] = []
+        closed = []
+        for fd, way in self._ways:
+            kind, name = _named_way(fd, way)
+            if kind in (PAIR, EVENTS):
+                stay.append((fd, way))
+            else:
+                lead_nowhere(fd)
+                closed.append(name)
+        self._ways = stay
+        return named("connections of the session that are closed", closed)
+
+    def shared(self, *folders: str) -> list[str]:
+        """Return notices of what the copy still shares with the original, but files of these folders."""
+        names = [_named_way(fd, way)[1] for fd, way in self._ways]
+        return [
+            *named("connections that are shared with the original", names),
+            *named("memory that is shared with the original", self._shared_memory(folders)),
+        ]
 
     def _shared_memory(self, folders: "tuple[str, ...]") -> list[str]:
+        mappings = [each for each in _writable_mappings(self._maps) if each[2].startswith(MEMORY)]
+        if len(mappings) <= 1:
+            return []  # that of init
+        own, address = tuple(f"{folder}/" for folder in folders if folder), _address_of(self._memory)
         found = []
-        own = tuple(f"{folder}/" for folder in folders if folder)
-        for start, end, path in _writable_mappings():
-            if path.startswith(MEMORY) and not path.startswith(own) and not start <= self._memory < end:
+        for start, end, path in mappings:
+            if not path.startswith(own) and not start <= address < end:
                 name = path.removesuffix(" (deleted)")
                 found.append(f"{end - start} bytes" + ("" if name == "/dev/zero" else f" ({name})"))
         return found
@@ -120,49 +125,35 @@ def _mode(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
 
 
-# --- kinds of descriptors: each function returns the kind and a name ---
+# --- names of descriptors ---
 
 
-def _socket(fd: int, way: str) -> tuple[str, str]:
-    try:
-        copy = socket.socket(fileno=os.dup(fd))
-    except OSError:
-        return "", ""
-    with copy:
-        if copy.family in (socket.AF_INET, socket.AF_INET6):
-            try:
-                return "network", "to {}:{}".format(*copy.getpeername()[:2])
-            except OSError:
-                return "network", "at {}:{}".format(*copy.getsockname()[:2])
-        if copy.family != socket.AF_UNIX:
-            return "", ""
-        try:
-            own, peer = copy.getsockname(), copy.getpeername()
-        except OSError:
-            own, peer = copy.getsockname(), ""
-        if own or peer:
-            return "socket", f"to {peer}" if peer else f"at {own}"
-        return "pair", f"a socket pair (descriptor {fd})"
-
-
-def _pipe(fd: int, way: str) -> tuple[str, str]:
-    return "pipe", f"a pipe (descriptor {fd})"
-
-
-def _terminal(fd: int, way: str) -> tuple[str, str]:
+def _named_way(fd: int, way: str) -> tuple[str, str]:
+    """Return the kind of a descriptor, and a name."""
+    if way.startswith("socket:"):
+        return _named_socket(fd)
+    if way.startswith("anon_inode:"):
+        return EVENTS, f"{way.removeprefix('anon_inode:').strip('[]')} (descriptor {fd})"
+    if way.startswith("pipe:"):
+        return "pipe", f"a pipe (descriptor {fd})"
     return "terminal", f"the terminal {way}"
 
 
-def _events(fd: int, way: str) -> tuple[str, str]:
-    return "events", f"{way.removeprefix('anon_inode:').strip('[]')} (descriptor {fd})"
-
-
-_KINDS: dict[str, Callable[[int, str], tuple[str, str]]] = {
-    "socket:": _socket,
-    "pipe:": _pipe,
-    "anon_inode:": _events,
-    **dict.fromkeys(TERMINALS, _terminal),
-}
+def _named_socket(fd: int) -> tuple[str, str]:
+    with socket.socket(fileno=os.dup(fd)) as copy:
+        if copy.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+            return "other", f"a socket (descriptor {fd})"
+        own, peer = copy.getsockname(), ""
+        try:
+            peer = copy.getpeername()
+        except OSError:
+            pass  # it listens, or is not connected
+    if not own and not peer:
+        return PAIR, f"a socket pair (descriptor {fd})"
+    place = peer or own
+    if isinstance(place, tuple):
+        place = "{}:{}".format(*place[:2])
+    return "socket", f"{'to' if peer else 'at'} {place}"
 
 
 # --- pipes and memory ---
@@ -194,23 +185,18 @@ def _copy_content(reader: int, beginning: int) -> None:
     ctypes.PyDLL(None).tee(reader, beginning, ctypes.c_size_t(waiting), SPLICE_F_NONBLOCK)
 
 
-def _writable_mappings() -> "list[tuple[int, int, str]]":
-    """Return the memory that this process shares with others: beginning, end and name."""
-    try:
-        with open("/proc/self/maps", "rb", buffering=0) as file:
-            lines = [line for line in file.readall().splitlines() if b" rw-s " in line]
-    except OSError:
-        return []
+def _writable_mappings(maps: bytes) -> "list[tuple[int, int, str]]":
+    """Return the memory that a process shares with others: beginning, end and name."""
     found = []
-    for line in lines:
+    for line in maps.splitlines() if b" rw-s " in maps else []:
         columns = line.split(None, 5)
-        if len(columns) == 6:
+        if b" rw-s " in line and len(columns) == 6:
             start, end = (int(each, 16) for each in columns[0].split(b"-"))
             found.append((start, end, os.fsdecode(columns[5])))
     return found
 
 
-def address_of(memory: memoryview) -> int:
+def _address_of(memory: memoryview) -> int:
     """Return the address of writable memory; 0 without any, or if this Python was built without libffi."""
     try:
         import ctypes

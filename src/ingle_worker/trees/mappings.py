@@ -51,13 +51,17 @@ def _map_at(start: int, size: int, protection: int, fd: int, offset: int) -> Non
         raise OSError(number, os.strerror(number))
 
 
-def find_mappings(*folders: str) -> "list[Mapping]":
-    """Return the shared mappings of files below these folders, in this process."""
+def read_maps() -> bytes:
+    """Return the kernel's list of the memory of this process."""
     try:
         with open("/proc/self/maps", "rb", buffering=0) as file:
-            data = file.readall()
+            return file.readall()
     except OSError:
-        return []
+        return b""
+
+
+def find_mappings(data: bytes, *folders: str) -> "list[Mapping]":
+    """Return the shared mappings of files below these folders, by what `read_maps` has returned."""
     # A process with many libraries has thousands of lines, and mostly none of these.
     prefixes = tuple(prefix for folder in folders if (prefix := os.fsencode(folder) + b"/") in data)
     found = []

@@ -9,7 +9,7 @@ import os
 import stat
 
 from ingle_worker.trees.inherited import lead_nowhere, named
-from ingle_worker.trees.mappings import Mapping, find_mappings
+from ingle_worker.trees.mappings import Mapping, find_mappings, read_maps
 
 DELETED = " (deleted)"
 
@@ -67,7 +67,7 @@ class OpenFiles:
 
     def note(self, folder: str, more: "list[str]") -> None:
         """Remember which files below the folders are open or mapped, and the working directory."""
-        self.note_mapped(folder, *more)
+        self.note_mapped(read_maps(), folder, *more)
         self._paths = {}
         for fd, path in _opened_below(folder, *more):
             if not path.endswith(DELETED):
@@ -75,9 +75,9 @@ class OpenFiles:
         self._left = working_directory()
         self._cwd = self._left if _is_below(self._left, (folder, *more)) else ""
 
-    def note_mapped(self, *folders: str) -> None:
+    def note_mapped(self, maps: bytes, *folders: str) -> None:
         """Remember which files below the folders are mapped, while their paths are those of the original."""
-        self._mapped = find_mappings(*folders)
+        self._mapped = find_mappings(maps, *folders)
 
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""
