@@ -12,7 +12,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
-from support.folder_agent import state_of
+from support.folder_agent import State, state_of
 from support.internals import session_of
 from support.service import make_settings
 from support.tracked_folder import serving
@@ -102,6 +102,26 @@ async def test_ten_thousand_small_files_survive_a_restart(apart: Path, mark: str
     async with Service.local(settings, apart / "kept", "serve") as second:
         await say(second, "main", "pass")
         assert state_of(Path(session_of(second, "main").folders.place)) == before
+
+
+@pytest.mark.timeout(900)
+async def test_ten_thousand_small_files_are_copied(service: Service) -> None:
+    def state(sid: str) -> State:
+        return state_of(Path(session_of(service, sid).folders.place))
+
+    await service.create_session("main")
+    await say(service, "main", TEN_THOUSAND)
+    before = state("main")
+    await service.fork_session("main", "fork")
+    await say(service, "fork", CHANGE_SOME)
+    after = state("fork")
+    assert state("main") == before != after
+    await service.discard("main", await trial(service, CHANGE_SOME))
+    assert state("main") == before
+    done = await service.commit("main", await trial(service, CHANGE_SOME))
+    assert done.files is not None
+    assert (len(done.files.deleted), done.files.changed, done.files.created) == (100, ["8/8"], [])
+    assert state("main") == after
 
 
 @pytest.mark.timeout(900)
