@@ -1,7 +1,6 @@
 """Effect of a trial: the difference between a session and a copy of it in which a cell has run."""
 
 import asyncio
-import contextlib
 import copy
 import itertools
 import os
@@ -29,7 +28,7 @@ MADE_BY_INGLE = (".home", ".other", "fork-")
 
 MAX_MOUNTS_BYTES = 1 << 20
 MAX_LOOKED_AT = 100
-"""Names in a folder beside mounts."""
+"""Names in a folder."""
 
 Scheduling = tuple[int, int, frozenset[int]]
 """Priority, policy and cores of a process."""
@@ -39,7 +38,7 @@ class Reach:
     """What the code of a copy could reach of the session, or outside of it."""
 
     def __init__(self, session: Worker, level: str, *, own_root: bool) -> None:
-        """`level` is that of the session, which has a root folder of its own in a sandbox."""
+        """`level` is that of the session, which has a root folder of its own in a sandbox. Blocks for short reads."""
         self._session = session.pid
         self._before = _scheduling(session.pid)
         self._common = _folders_in_common(session.pid) if own_root else []
@@ -72,19 +71,23 @@ class Reach:
 
 def _folders_in_common(pid: int | None) -> list[str]:
     """Return those folders of a process's sandbox in which the session or the copy has files."""
+    found = [(folder, f"{folder}/{name}/") for folder in IN_COMMON for name in _names_in(f"/proc/{pid}/root{folder}")]
+    if not found:
+        return []
     # A mount below such a folder has its path there.
     lines = processes.read_whole(f"/proc/{pid}/mountinfo", MAX_MOUNTS_BYTES).splitlines()
     mounts = [os.fsdecode(line.split()[4]) + "/" for line in lines]
-    found = []
-    for folder in IN_COMMON:
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/root{folder}") as entries:
-            names = (each.name for each in itertools.islice(entries, len(mounts) + MAX_LOOKED_AT))
-            if any(
-                not name.startswith(MADE_BY_INGLE) and not any(each.startswith(f"{folder}/{name}/") for each in mounts)
-                for name in names
-            ):
-                found.append(folder)
-    return found
+    return [folder for folder, path in found if not any(each.startswith(path) for each in mounts)]
+
+
+def _names_in(folder: str) -> list[str]:
+    """Return some names in a folder, without those that ingle has made."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in itertools.islice(entries, MAX_LOOKED_AT)]
+    except OSError:
+        return []
+    return [name for name in names if not name.startswith(MADE_BY_INGLE)]
 
 
 def _scheduling(pid: int | None) -> Scheduling | None:
