@@ -40,6 +40,9 @@ class OpenFiles:
         if not folder:
             return
         known, self._paths = self._paths, {}
+        if not self._mapped:
+            # A parked copy has noted this already, at its own moment.
+            self.note_mapped(read_maps(), folder, *tracked)
         opened = _Opened()
         folders = (folder, *tracked)
         for fd, path in _opened_below(*folders):
