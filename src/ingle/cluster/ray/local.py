@@ -33,6 +33,12 @@ from ingle.errors import Conflict, InvalidRequest, StartFailed
 START_SECONDS = 90.0
 """Time limit for the start of one process of the cluster."""
 
+STARTS = 3
+"""Attempts to start a process of Ray. Ray gives a node half a minute, in which a busy machine may not do it."""
+
+TOO_SLOW = "timed out during startup"
+"""What Ray says then."""
+
 STOP_SECONDS = 6.0
 """Time limit for a graceful end of one process: longer than the watchdog's for an agent."""
 
@@ -247,7 +253,13 @@ class LocalCluster:
             *("--min-worker-port=0", "--max-worker-port=0", "--include-log-monitor=false"),
             *(f"--object-store-memory={OBJECT_STORE_BYTES}", *arguments),
         ]
-        return self._start(name, host, command, {**self.ray_variables(), **variables}, "runtime started")
+        for attempt in range(STARTS):
+            try:
+                return self._start(name, host, command, {**self.ray_variables(), **variables}, "runtime started")
+            except StartFailed as error:
+                if TOO_SLOW not in error.message or attempt == STARTS - 1:
+                    raise
+        raise AssertionError
 
     def _start(self, name: str, host: str, command: list[str], variables: dict[str, str], word: str) -> Process:
         """Start a process in the background and wait until its log has the word."""
