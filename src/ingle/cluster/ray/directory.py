@@ -22,7 +22,7 @@ FIRST_SECONDS = 60.0
 """Time limit for the first agent of a cluster."""
 
 FRESH_SECONDS = 2.0
-"""Age up to which a report says something about now. The link reports four times a second."""
+"""Age up to which a report says something about now. The link reports ten times a second."""
 
 PROBE_SECONDS = 0.5
 """Interval at which a head that is away is looked for, and time limit of one look."""

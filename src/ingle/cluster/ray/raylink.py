@@ -15,8 +15,11 @@ from typing import Any
 
 from ingle.cluster.ray import AGENT_KEY, DRAINING_KEY, NAMESPACE, RESOURCE, TARGET_KEY
 
-POLL_SECONDS = 0.25
-"""Interval at which the head is read."""
+POLL_SECONDS = 0.1
+"""Interval at which renewals are read at the head, in one call. A takeover may wait for twice this time."""
+
+LOOK_SECONDS = 0.5
+"""Interval at which new agents and drained nodes are looked for."""
 
 ENSURE_SECONDS = 1.0
 """Interval at which missing agents are looked for."""
@@ -68,22 +71,28 @@ class Link:
         self._actor = ray.remote(AgentActor)
         self._slots: dict[str, Any] = {}
         self._heard = Heard()
+        self._agent_keys: list[str] = []
+        self._draining: list[str] = []
+        self._wanted: int | None = None
+
+    def look(self) -> None:
+        """Read which agents and orders there are."""
+        self._agent_keys = self._keys(AGENT_KEY)
+        self._draining = [key.removeprefix(DRAINING_KEY) for key in self._keys(DRAINING_KEY)]
+        self._wanted = self._target()
 
     def report(self) -> dict[str, Any]:
+        """Read the renewals of the agents that were listed. Return what is known of the cluster."""
         agents: dict[str, dict[str, Any]] = {}
         began = time.monotonic()
-        values = self._values(AGENT_KEY).values()
+        values = self._values(self._agent_keys).values()
         ended = time.monotonic()
         for value in values:
             told = json.loads(value)
             incarnation = told["info"]["incarnation"]
             silent = self._heard.silence(incarnation, told["count"], began, ended)
             agents[incarnation] = {"info": told["info"], "silent": silent}
-        return {
-            "agents": agents,
-            "draining": [key.removeprefix(DRAINING_KEY) for key in self._keys(DRAINING_KEY)],
-            "target": self._target(),
-        }
+        return {"agents": agents, "draining": self._draining, "target": self._wanted}
 
     def ensure(self) -> None:
         """Create the agents that are missing: one for each node, or as many as were asked for."""
@@ -115,7 +124,7 @@ class Link:
         draining = set(self._keys(DRAINING_KEY))
         places = {
             key.removeprefix(AGENT_KEY): DRAINING_KEY + json.loads(value)["info"]["node"] in draining
-            for key, value in self._values(AGENT_KEY).items()
+            for key, value in self._values(self._keys(AGENT_KEY)).items()
         }
         actors = self._ray.util.list_named_actors(all_namespaces=True)
         names = [each["name"] for each in actors if each["namespace"] == NAMESPACE]
@@ -137,13 +146,12 @@ class Link:
     def _keys(self, prefix: str) -> list[str]:
         return [key.decode() for key in self._kv._internal_kv_list(prefix.encode(), namespace=NAMESPACE.encode())]
 
-    def _values(self, prefix: str) -> dict[str, bytes]:
-        """Return all keys with this prefix and their values, in two calls."""
-        keys = [key.encode() for key in self._keys(prefix)]
+    def _values(self, keys: list[str]) -> dict[str, bytes]:
+        """Return the values of those keys that exist, in one call."""
         if not keys:
             return {}
         client = self._kv.internal_kv_get_gcs_client()
-        found = client.internal_kv_multi_get(keys, NAMESPACE.encode(), timeout=CALL_SECONDS)
+        found = client.internal_kv_multi_get([key.encode() for key in keys], NAMESPACE.encode(), timeout=CALL_SECONDS)
         return {key.decode(): value for key, value in found.items()}
 
     def _get(self, key: str) -> bytes | None:
@@ -180,14 +188,18 @@ def main(address: str) -> None:
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=read_orders, args=(orders,), daemon=True).start()
     link = Link(address)
-    ensured = 0.0
+    ensured = looked = 0.0
     while True:
         if time.monotonic() - ensured >= ENSURE_SECONDS:
             link.ensure()
             ensured = time.monotonic()
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            link.look()
+            looked = time.monotonic()
         print(json.dumps(link.report()), file=reports, flush=True)
         try:
             link.obey(orders.get(timeout=POLL_SECONDS))
+            looked = 0.0
         except queue.Empty:
             pass
 
