@@ -20,6 +20,7 @@ from ingle.service import Service
 from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.settings import Settings
 from ingle.store.claims import Claim
+from ingle.store.saves import SessionSaves
 from ingle.store.store import Store
 from support.internals import manager_of, node_of, session_of
 from support.object_store import credentials
@@ -314,6 +315,26 @@ async def test_a_small_session_is_taken_over_and_saved_with_few_requests(start: 
         assert taken == Counter([*kinds, ("write", "saves")])
         assert asked - taken == Counter([("write", "saves"), ("list", "claims")])
         assert (await two.wait("s", 1)).stdout == "told\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+@pytest.mark.parametrize("newer", [False, True])
+async def test_a_save_that_was_read_before_a_takeover_is_used_if_it_is_the_newest(start: Start, newer: bool) -> None:
+    async with start("one") as one, start("two", store_takeover=0.0) as two:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+        takeover = manager_of(two).takeover
+        claim = await takeover.shared.claims.newest("s")
+        assert claim is not None
+        known = await SessionSaves(takeover.shared.store, "s").newest(claim.epoch + 1)
+        if newer:
+            await printed(one, "x = 2")
+            await saved(one, 2)
+        with counted(takeover.shared.store.objects) as asked:
+            assert await takeover.adopt(claim, known)
+        assert asked["read", "saves"] == int(newer)
+        assert await printed(two, "print(x)") == f"{1 + newer}\n"
 
 
 @contextlib.contextmanager

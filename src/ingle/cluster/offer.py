@@ -10,6 +10,7 @@ from ingle.nodes import Node
 from ingle.requests import NewSession
 from ingle.store.claims import Claim
 from ingle.store.leases import Renewal
+from ingle.store.saves import FoundSave
 
 
 class AgentStatus(Struct, frozen=True):
@@ -81,9 +82,10 @@ class Agent(Protocol):
         """Return whether this agent has a session, is about to, or is moving it to another agent."""
         ...
 
-    async def adopt(self, claim: Claim) -> bool:
+    async def adopt(self, claim: Claim, save: FoundSave | None) -> bool:
         """Take a session over from the agent of this claim, which has ended or given it up. Its next call restores it.
 
+        `save` is one that the gateway has read. The agent uses it if it is the newest one.
         Return False if another agent was faster, or if it has no save. Raise SessionHeldBack if this agent may not have
         it. Then its claim is released again.
         """

@@ -22,7 +22,7 @@ from ingle.cluster.wire.surface import Verb
 from ingle.errors import SessionNotFound
 from ingle.snapshots.registry import Row
 from ingle.store.claims import Claim, Claims
-from ingle.store.saves import SessionSaves, StoredSave
+from ingle.store.saves import FoundSave, SessionSaves
 from ingle.store.store import Store
 
 FIND_SECONDS = 10.0
@@ -36,6 +36,9 @@ PATIENCE_SECONDS = 1.0
 
 MOVE_STEP_SECONDS = 0.05
 """Time between two looks at a session that moves."""
+
+MAX_SENT_SAVE_BYTES = 1024 * 1024
+"""Size up to which a save that was read here is sent to the agent that takes the session over."""
 
 MAX_KNOWN = 100_000
 """Sessions whose places a gateway remembers."""
@@ -102,7 +105,7 @@ class Router:
             return await self._of(claim, error)
         if not await asked.agent.has(key):
             # It has ended, or the store failed after the agent had taken the claim.
-            if claim is None or not await asked.agent.adopt(claim):
+            if claim is None or not await asked.agent.adopt(claim, None):
                 raise error
             return asked
         # It may be about to come to this agent, or to leave it.
@@ -171,7 +174,7 @@ class Router:
     async def _at(self, claim: Claim) -> ConnectedAgent:
         """Return the agent that has a claim. Wait for a while if it is out of reach."""
         deadline = _deadline()
-        save: StoredSave | None = None
+        save: FoundSave | None = None
         looked = False
         while True:
             if (agent := self._agents.up.get(claim.agent)) is not None:
@@ -181,7 +184,7 @@ class Router:
             if remaining == 0.0:
                 return await self._restored(claim, save)
             if not looked:
-                # There is time for it now. The request that made the session is the same in all its saves.
+                # There is time for it now. The agent that takes the session over reads a newer save only.
                 looked = True
                 with contextlib.suppress(errors.IngleError):
                     save = await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
@@ -191,7 +194,7 @@ class Router:
                 )
             await self._agents.wait_changed(min(LOOK_SECONDS, remaining or LOOK_SECONDS))
 
-    async def _restored(self, claim: Claim, save: StoredSave | None = None) -> ConnectedAgent:
+    async def _restored(self, claim: Claim, save: FoundSave | None = None) -> ConnectedAgent:
         """Have the session of an agent that has ended or given it up restored on another one, and return that one.
 
         Of several gateways that do this at once, one agent gets the next epoch, and all of them find it there. Each
@@ -202,7 +205,9 @@ class Router:
         save = save or await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
         if save is None:
             raise errors.SessionLost(name, claim.node)
-        wanted = msgspec.json.decode(save.row, type=Row).made
+        # The request that made the session is the same in all its saves.
+        wanted = msgspec.json.decode(save.save.row, type=Row).made
+        sent = save if save.size <= MAX_SENT_SAVE_BYTES else None
         others = [each for each in self._agents.up.values() if each.info.incarnation != claim.agent]
         failure: errors.IngleError | None = None
         for place in by_load(fitting(others, wanted)):
@@ -210,7 +215,7 @@ class Router:
             if agent is None:
                 continue
             try:
-                if await agent.agent.adopt(claim):
+                if await agent.agent.adopt(claim, sent):
                     self.learn(claim.key, agent.info.incarnation)
                     return agent
             except errors.IngleError as error:

@@ -20,6 +20,7 @@ from ingle.sessions.spec import check_name, tenant_of
 from ingle.settings import Settings
 from ingle.store.claims import Claim
 from ingle.store.leases import Renewal
+from ingle.store.saves import FoundSave
 from ingle.store.shared import SharedStore
 from ingle.support.background import run_forever
 
@@ -192,18 +193,18 @@ class ServedNode:
         if self._draining:
             raise errors.Unavailable("this machine is drained and takes no session; retry on another one")
 
-    async def adopt(self, claim: Claim) -> bool:
+    async def adopt(self, claim: Claim, save: FoundSave | None) -> bool:
         if claim.key not in self._left:
             self._check_open()
         adopting = self._adopting.get(claim.key)
         if adopting is None:
-            adopting = self._adopting[claim.key] = asyncio.get_running_loop().create_task(self._adopt(claim))
+            adopting = self._adopting[claim.key] = asyncio.get_running_loop().create_task(self._adopt(claim, save))
         # Several gateways may ask for it, and one of them may go.
         return await asyncio.shield(adopting)
 
-    async def _adopt(self, claim: Claim) -> bool:
+    async def _adopt(self, claim: Claim, save: FoundSave | None) -> bool:
         try:
-            return await self.node.manager.takeover.adopt(claim)
+            return await self.node.manager.takeover.adopt(claim, save)
         finally:
             del self._adopting[claim.key]
 

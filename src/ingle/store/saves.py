@@ -36,6 +36,17 @@ class StoredSave(Struct, frozen=True):
     """The code of cells up to this one is not shown any more."""
 
 
+class FoundSave(Struct, frozen=True):
+    """A save that was read from the store."""
+
+    path: str
+    version: str
+    """The version of its object. Another object at this path has another one."""
+    size: int
+    """Bytes of its object."""
+    save: StoredSave
+
+
 _encode = msgspec.msgpack.encode
 _decoder = msgspec.msgpack.Decoder(StoredSave)
 
@@ -62,15 +73,20 @@ class SessionSaves:
     async def put(self, epoch: int, number: int, save: StoredSave) -> None:
         await self._store.write(f"{self._folder}{epoch:010d}.{number:010d}", _encode(save))
 
-    async def newest(self, before: int) -> StoredSave | None:
-        """Return the last save of earlier epochs that can be read; None if the session has none."""
+    async def newest(self, before: int, known: FoundSave | None = None) -> FoundSave | None:
+        """Return the last save of earlier epochs that can be read; None if the session has none.
+
+        `known` was read before. It is not read again if it is still the last one.
+        """
         first: errors.SnapshotDamaged | None = None
         for entry in reversed(await self._store.list(self._folder)):
             if _epoch(entry) < before:
+                if known is not None and (known.path, known.version) == (entry.path, entry.version):
+                    return known
                 data = await self._store.read(entry.path)
                 try:
                     if data is not None:
-                        return _decode(data, entry.path)
+                        return FoundSave(entry.path, entry.version, entry.size, _decode(data, entry.path))
                 except errors.SnapshotDamaged as error:
                     first = first or error
         if first is not None:

@@ -79,7 +79,7 @@ class Drain:
         except errors.IngleError:
             claim = await self._router.claim(key)
             if claim is not None and claim.released:
-                await self._now(agent).agent.adopt(claim)
+                await self._now(agent).agent.adopt(claim, None)
             raise
 
     async def _return(self, agent: ConnectedAgent, key: str, left: LeftSession) -> None:

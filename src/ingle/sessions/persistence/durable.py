@@ -27,6 +27,7 @@ from ingle.snapshots.registry import KEYS, SERVE, Registry, RequestStore, Row
 from ingle.snapshots.session_names import SessionNames
 from ingle.snapshots.store import DURABLE, HIBERNATED
 from ingle.store.claims import Claim
+from ingle.store.saves import FoundSave
 from ingle.support import remove_tree
 from ingle.support.idempotency import Idempotency, StoredKey
 
@@ -103,10 +104,10 @@ class DurableSessions:
             rows = [self._note(stored) for stored in await self.shared.reclaim(rows)]
         return [msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid))) for row in rows]
 
-    async def adopt(self, claim: Claim) -> Row | None:
+    async def adopt(self, claim: Claim, save: FoundSave | None) -> Row | None:
         """Take over a session of another server from the object store. Return None if that server or another has it."""
         assert self.shared is not None
-        stored = await self.shared.adopt(claim)
+        stored = await self.shared.adopt(claim, save)
         if stored is None:
             return None
         row = self._note(stored)

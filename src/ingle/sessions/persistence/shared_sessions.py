@@ -22,7 +22,7 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import SERVE, Registry, Request, Row
 from ingle.store.claims import Claim
 from ingle.store.requests import StoredRequests
-from ingle.store.saves import SessionSaves, StoredSave
+from ingle.store.saves import FoundSave, SessionSaves, StoredSave
 from ingle.store.shared import SharedStore, hide_credentials
 from ingle.store.store import open_store
 from ingle.support.background import both
@@ -209,8 +209,8 @@ class SharedSessions:
         stored = self._own.get(claim.key)
         return stored is not None and stored.claim.epoch == claim.epoch
 
-    async def can_adopt(self, before: Claim) -> bool:
-        """Return whether an abandoned session has a save. Remove what is left of one that has none."""
+    async def newest(self, before: Claim) -> FoundSave | None:
+        """Return the newest save of an abandoned session. Remove what is left of one that has none."""
         try:
             save = await SessionSaves(self.shared.store, before.key).newest(before.epoch + 1)
         except errors.SnapshotDamaged:
@@ -219,16 +219,16 @@ class SharedSessions:
             raise
         if save is None:
             await self._bury(before)
-        return save is not None
+        return save
 
-    async def adopt(self, before: Claim) -> StoredSession | None:
+    async def adopt(self, before: Claim, save: FoundSave | None) -> StoredSession | None:
         """Take a session over from the server that had it. Return None if another was faster, or if it has ended.
 
-        The caller has seen a save that can be read.
+        The caller has seen a save that can be read. `save` is that one.
         """
         if before.agent == self._server and not before.released and self._had(before):
             return None  # it ends here at this moment, or has to be given up
-        stored = await self._take(before.key, before, None)
+        stored = await self._take(before.key, before, None, save)
         if stored is None:
             return None
         row = stored.row
@@ -251,18 +251,23 @@ class SharedSessions:
             # A server that is only slow must find a newer epoch.
             await self.shared.claims.release(taken)
 
-    async def _take(self, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
-        """Claim a session, and go on with its newest save: that of the store, or one of this machine's row."""
+    async def _take(
+        self, key: str, before: Claim | None, row: Row | None, known: FoundSave | None = None
+    ) -> StoredSession | None:
+        """Claim a session, and go on with its newest save: that of the store, or one of this machine's row.
+
+        Saves are listed after the claim: from then on, no earlier server can report one. `known` was read before.
+        """
         claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
         if claim is None:
             return None
         reading = StoredRequests(self.shared.store, key).read()
-        earlier, begun = await both(self._earlier(claim, row), reading)
+        earlier, begun = await both(self._earlier(claim, row, known), reading)
         there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
         if there is not None:
             # The server died before a save included them, so what became of their cells is not known.
-            known = {each.key for each in there.requests}
-            lost = [each for each in begun if each.key not in known]
+            included = {each.key for each in there.requests}
+            lost = [each for each in begun if each.key not in included]
             there = msgspec.structs.replace(there, requests=[*there.requests, *lost])
         stored = None
         try:
@@ -294,15 +299,16 @@ class SharedSessions:
             return None
         return stored
 
-    async def _earlier(self, claim: Claim, row: Row | None) -> StoredSave | None:
+    async def _earlier(self, claim: Claim, row: Row | None, known: FoundSave | None) -> StoredSave | None:
         """Return the newest save before a claim. A damaged one does not matter to a machine that has a row."""
         try:
-            return await SessionSaves(self.shared.store, claim.key).newest(claim.epoch)
+            found = await SessionSaves(self.shared.store, claim.key).newest(claim.epoch, known)
         except errors.SnapshotDamaged as error:
             if row is None:
                 raise
             logger.warning("session %s is restored from this machine: %s", row.name, error.message)
             return None
+        return None if found is None else found.save
 
     async def hold_back(self, stored: StoredSession) -> None:
         """Give up a session that this server may not have, for another one."""

@@ -14,6 +14,7 @@ from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.sessions.session import Session
 from ingle.snapshots.registry import Row
 from ingle.store.claims import Claim
+from ingle.store.saves import FoundSave
 from ingle.store.shared import SharedStore
 from ingle.support.background import run_forever
 
@@ -117,19 +118,20 @@ class Takeover:
 
     async def _try_to_adopt(self, shared: SharedSessions, claim: Claim) -> None:
         try:
-            if await shared.can_adopt(claim):
-                await self.adopt(claim)
+            if (save := await shared.newest(claim)) is not None:
+                await self.adopt(claim, save)
         except errors.SessionHeldBack:
             pass  # the log has the reason
         except errors.IngleError as error:
             logger.warning("session %s was not taken over: %s", claim.key, error.message)
 
-    async def adopt(self, claim: Claim) -> bool:
+    async def adopt(self, claim: Claim, save: FoundSave | None = None) -> bool:
         """Take over the session of a claim. Return False if another server was faster, or if it has ended.
 
+        `save` is one that was read before. It is used if it is the newest one.
         Raise SessionHeldBack if this server may not have it. Then it is given up again.
         """
-        row = await self._durable.adopt(claim)
+        row = await self._durable.adopt(claim, save)
         if row is None or self._known(claim.key):
             return False
         await self._take_over(row)
@@ -139,7 +141,8 @@ class Takeover:
         """Take over a session, whichever server has it. The caller knows that this server is gone."""
         claim = await self.shared.claims.newest(key)
         assert self._shared is not None
-        if claim is None or not (await self._shared.can_adopt(claim) and await self.adopt(claim)):
+        save = None if claim is None else await self._shared.newest(claim)
+        if claim is None or save is None or not await self.adopt(claim, save):
             raise errors.SessionNotFound(key.rpartition("/")[2])
 
     async def give_up(self, key: str) -> None:
