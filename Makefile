@@ -23,7 +23,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-cluster test-cluster-sessions test-cluster-nodes \
-	test-gpu lint docs bench soak dist clean
+	test-gpu lint docs bench soak soak-cluster dist clean
 
 help:
 	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench   measure, list all targets    (ARGS=--quick: a look)'
 	@echo 'make test-gpu          run the tests that need a GPU   (INGLE_TORCH_PYTHON=... has torch)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
+	@echo 'make soak-cluster      kill agents and gateways of a local Ray cluster, 300 rounds'
 	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
 	@echo 'make clean   remove .venv, caches and builds'
 	@echo
@@ -108,8 +109,11 @@ bench: $(STAMP_BENCH)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)
-	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak \
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m 'soak and not ray' \
 		--timeout=$$(( $(SOAK_SECONDS) * 2 + 120 )) tests/soak $(ARGS)
+
+soak-cluster: $(STAMP_RAY)
+	@$(BIN)/python -m pytest -m 'soak and ray' --timeout=3600 tests/soak/test_cluster_soak.py $(ARGS)
 
 dist: $(STAMP_DEV)
 	@$(BIN)/python packaging/dist.py

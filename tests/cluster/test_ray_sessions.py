@@ -14,14 +14,15 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from support.cluster_rounds import connected, is_saved, race_to_restore
 from support.ray_cluster import RayCluster
 from support.server import NDJSON, Server, problem
 from support.waiting import wait_until
 
-RACES = int(os.environ.get("RACES", "10"))
-"""Rounds of races between two gateways. A soak takes 100."""
+RACES = 10
+"""Rounds of races between two gateways. `make soak-cluster` runs a hundred."""
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(60 + 12 * RACES)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +44,7 @@ def name() -> str:
 
 def wait_for_nodes(gateway: Server, count: int) -> None:
     """Wait until a gateway is connected to so many agents."""
-
-    def connected() -> bool:
-        told = gateway.client.get("/v1/nodes").raise_for_status().json()["nodes"]
-        return sum(node["connected"] for node in told) == count
-
-    assert wait_until(connected, 60)
+    assert wait_until(lambda: connected(gateway) == count, 60)
 
 
 def durable_session_on(gateway: Server, node: str) -> str:
@@ -59,12 +55,6 @@ def durable_session_on(gateway: Server, node: str) -> str:
             return name
         gateway.client.delete(f"/v1/sessions/{name}").raise_for_status()
     raise AssertionError(node)
-
-
-def is_saved(gateway: Server, name: str) -> bool:
-    """Whether the last cell of a durable session is in its save."""
-    info = gateway.client.get(f"/v1/sessions/{name}").raise_for_status().json()
-    return bool(info["saved_at"]) and info["saved_cell"] == info["execution_count"]
 
 
 def begin(gateway: Server, name: str, code: str) -> dict[str, Any]:
@@ -104,27 +94,7 @@ def test_two_gateways_that_race_for_a_name_never_both_get_it(gateways: tuple[Ser
 def test_two_gateways_that_race_to_restore_a_session_get_the_same_one(
     ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
 ) -> None:
-    first, _ = gateways
-    first.make_session(name, durable=True)
-    assert first.execute("n = 0", name)["status"] == "ok"
-    expected = 0
-    with ThreadPoolExecutor(2) as threads:
-        for _ in range(RACES):
-            assert wait_until(lambda: is_saved(first, name), 20)
-            node = first.client.get(f"/v1/sessions/{name}").json()["node"]
-            os.kill(ray_cluster.agent_of(node), signal.SIGKILL)
-            body = {"code": "n += 1", "queue": True}
-            asked = [threads.submit(each.client.post, f"/v1/sessions/{name}/execute", json=body) for each in gateways]
-            ran = [answer.status_code == 200 for answer in [each.result(60) for each in asked]]
-            # One of the two may have met the end of the agent. What ran is in the one session that there is.
-            expected += sum(ran)
-            assert first.execute("n", name)["result"]["text/plain"] == str(expected)
-            wait_for_nodes(first, 3)
-            wait_for_nodes(gateways[1], 3)
-    for gateway in gateways:
-        listed = [each["session_id"] for each in gateway.client.get("/v1/sessions").json()["sessions"]]
-        assert listed.count(name) == 1
-    first.client.delete(f"/v1/sessions/{name}").raise_for_status()
+    race_to_restore(ray_cluster, gateways, name, RACES)
 
 
 def test_a_drain_moves_sessions_to_other_nodes(
