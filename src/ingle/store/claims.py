@@ -59,17 +59,25 @@ class Claims:
 
     async def take(self, key: str, epoch: int, agent: str, node: str) -> Claim | None:
         """Take an epoch for an agent. Return None if another caller has it, or if there is a newer one."""
+        claim = await self.create(key, epoch, agent, node)
+        return claim if claim is not None and await self.confirm(claim) else None
+
+    async def create(self, key: str, epoch: int, agent: str, node: str) -> Claim | None:
+        """Create the claim on an epoch. Return None if another caller has it. It counts once it is confirmed."""
         claim = Claim(key, epoch, agent, node, time.time(), nonce=secrets.token_hex(8))
-        if not await self._store.create(_path(key, epoch), msgspec.json.encode(claim)):
-            return None
-        entries = await self._store.list(_folder(key))
-        if not entries or _epoch(entries[-1]) != epoch:
+        made = await self._store.create(_path(key, epoch), msgspec.json.encode(claim))
+        return claim if made else None
+
+    async def confirm(self, claim: Claim) -> bool:
+        """Return whether a claim that was created is the newest one. Remove it otherwise."""
+        entries = await self._store.list(_folder(claim.key))
+        if not entries or _epoch(entries[-1]) != claim.epoch:
             # Its predecessors were removed, or it would not have been free.
-            await self._store.delete(_path(key, epoch))
-            return None
+            await self._store.delete(_path(claim.key, claim.epoch))
+            return False
         for old in entries[:-2]:
             await self._store.delete(old.path)
-        return claim
+        return True
 
     async def release(self, claim: Claim) -> None:
         """Give a session up. Its epochs go on from here."""

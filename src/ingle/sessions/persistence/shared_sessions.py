@@ -258,11 +258,20 @@ class SharedSessions:
 
         Saves are listed after the claim: from then on, no earlier server can report one. `known` was read before.
         """
-        claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
+        epoch = 1 if before is None else before.epoch + 1
+        claim = await self.shared.claims.create(key, epoch, self.shared.agent, self.shared.node)
         if claim is None:
             return None
-        reading = StoredRequests(self.shared.store, key).read()
-        earlier, begun = await both(self._earlier(claim, row, known), reading)
+        reading = both(self._earlier(claim, row, known), StoredRequests(self.shared.store, key).read())
+        # At the same time: callers wait, and the store may be far away.
+        confirmed, found = await asyncio.gather(self.shared.claims.confirm(claim), reading, return_exceptions=True)
+        if isinstance(confirmed, BaseException):
+            raise confirmed
+        if not confirmed:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        earlier, begun = found
         there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
         if there is not None:
             # The server died before a save included them, so what became of their cells is not known.
