@@ -20,6 +20,9 @@ from support.server import Server
 from support.waiting import wait_until
 
 NODES = 3
+RESTART_SECONDS = 180.0
+"""Time limit for Ray to start killed agents again, on a machine that does more than this."""
+
 SIZE = 20_000
 """Bytes that each cell writes."""
 
@@ -71,7 +74,7 @@ def race_to_restore(cluster: RayCluster, gateways: tuple[Server, Server], name: 
             # One of the two may have met the end of the agent. What ran is in the one session that there is.
             expected += sum(ran)
             assert first.execute("n", name)["result"]["text/plain"] == str(expected)
-            assert wait_until(lambda: [connected(each) for each in gateways] == [NODES, NODES], 60)
+            assert wait_until(lambda: [connected(each) for each in gateways] == [NODES, NODES], RESTART_SECONDS)
             assert [places(each, name) for each in gateways] == [places(first, name)] * 2
     first.client.delete(f"/v1/sessions/{name}").raise_for_status()
 
@@ -136,12 +139,13 @@ class ClusterRounds:
         return self._cluster.gateway(*self._flags, home=self._cluster.home.parent / name)
 
     def _mend(self) -> None:
-        """Start what was killed. An agent that Ray starts again may still be missing."""
+        """Start what was killed. One agent that Ray starts again may still be missing."""
         for number, gateway in enumerate(self._gateways):
             if gateway.process.poll() is not None:
                 gateway.stop()
                 self._gateways[number] = self._begin(gateway.home.name)
-        assert wait_until(lambda: min(map(connected, self._gateways)) >= NODES - 1, 60)
+        ready = wait_until(lambda: min(map(connected, self._gateways)) >= NODES - 1, RESTART_SECONDS)
+        assert ready, [each.client.get("/v1/nodes").text for each in self._gateways]
 
     def run(self) -> None:
         self._mend()
