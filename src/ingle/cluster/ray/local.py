@@ -148,8 +148,6 @@ class LocalCluster:
         state = self.state
         if state.head is not None and state.head.alive:
             return state.head
-        # It names a head that has ended. A new one would take it for its own.
-        (Path(state.sockets) / "ray_current_cluster").unlink(missing_ok=True)
         host = host_of(state, 0)
         variables = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
         arguments = ["--head", f"--port={state.port}", f"--temp-dir={state.sockets}", "--num-cpus=0"]
@@ -254,6 +252,9 @@ class LocalCluster:
             *(f"--object-store-memory={OBJECT_STORE_BYTES}", *arguments),
         ]
         for attempt in range(STARTS):
+            if name == "head":
+                # It names a head that has ended. A new one would take it for its own.
+                (Path(self.state.sockets) / "ray_current_cluster").unlink(missing_ok=True)
             try:
                 return self._start(name, host, command, {**self.ray_variables(), **variables}, "runtime started")
             except StartFailed as error:
