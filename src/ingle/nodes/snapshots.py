@@ -1,7 +1,8 @@
 """Snapshots of this machine's sessions: saving a live copy of the worker, and loading into a new session.
 
 A save or a load that has begun is finished, also when its caller has gone. A target is a plain name, or the path of a
-file below the session's folder or the start folder. No other file is written or read.
+file below the session's folder or the start folder: a path has a `/`, or ends in `.ingle`. No other file is written or
+read.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.sessions.persistence.save_store import MAX_SLOW, Slots
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.session import Session
-from ingle.sessions.spec import NAME, tenant_of
+from ingle.sessions.spec import NAME, check_name, tenant_of
 from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary
@@ -99,7 +100,7 @@ class LocalSnapshots:
         return await self._finish(asyncio.get_running_loop().create_task(self._save(session, target, start)))
 
     async def _save(self, session: Session, target: str, start: str | None) -> Saved:
-        place = None if NAME.fullmatch(target) else await self._place_of_save(session, target, start)
+        place = await self._place_of_save(session, target, start) if _is_path(target) else None
         target = target if place is None or target.endswith(SUFFIX) else target + SUFFIX
         began = time.monotonic()
         python, cell = session.info().python, session.last_cell
@@ -221,7 +222,7 @@ class LocalSnapshots:
                     first = first or error
 
     def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool) -> LoadCandidates:
-        if NAME.fullmatch(source):
+        if not _is_path(source):
             return LoadCandidates(snapshots.opened(source, trust))
         if start is None:
             raise errors.InvalidRequest(
@@ -325,7 +326,7 @@ class LocalSnapshots:
 
     async def session_of(self, tenant: str, name: str) -> str:
         """Return the name of the session that was saved as a snapshot."""
-        if not NAME.fullmatch(name):
+        if _is_path(name):
             raise errors.SnapshotNotFound(name)
         await self._fetch(tenant, name, whole=False)
         return (await self._in_thread(lambda: self.of(tenant).read(name))).session_id
@@ -410,6 +411,15 @@ async def _end_with(session: Session, copy: Worker) -> None:
     await session.wait_ended()
     await asyncio.sleep(FINISH_SAVE_SECONDS)
     copy.kill("was killed: its session was ended")
+
+
+def _is_path(target: str) -> bool:
+    """Return whether a target is a path; otherwise it is a name. Raise InvalidName if it is neither."""
+    if NAME.fullmatch(target):
+        return False
+    if "/" not in target and not target.endswith(SUFFIX):
+        check_name(target)
+    return True
 
 
 def _place(target: str, folders: list[str]) -> tuple[str, str]:

@@ -369,6 +369,22 @@ async def test_no_other_place_is_written(service: Service, tmp_path: Path, targe
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.req("state.save")
+@pytest.mark.parametrize("target", ["名前", "a b", ".hid", "x" * 65])
+async def test_an_invalid_name_is_refused_and_is_no_path(service: Service, tmp_path: Path, target: str) -> None:
+    await service.create_session("main", cwd=str(tmp_path))
+    rule = "1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
+    with pytest.raises(errors.InvalidName, match=rule):
+        await service.save_session("main", target, start=str(tmp_path))
+    with pytest.raises(errors.InvalidName, match=rule):
+        await service.load_session(target, "other", start=str(tmp_path))
+    with pytest.raises(errors.InvalidName, match=rule):
+        await service.load_session(target, "other")
+    assert list(tmp_path.iterdir()) == []
+    saved = await service.save_session("main", "a b.ingle", start=str(tmp_path))
+    assert (saved.snapshot, [each.name for each in tmp_path.iterdir()]) == ("a b.ingle", ["a b.ingle"])
+
+
 @pytest.mark.req("state.load")
 async def test_snapshots_are_listed_and_deleted(service: Service, home: Path) -> None:
     await service.create_session("main")
