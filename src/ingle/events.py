@@ -169,8 +169,10 @@ class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True
     author: Author | None = None
 
 
-class Notice(Event, frozen=True, gc=False, tag="notice"):
+class Notice(Event, frozen=True, gc=False, tag="notice", omit_defaults=True):
     text: str
+    back_to: int | None = None
+    """With a rollback: the cell (0: none) that the state comes from; it undid those that ran since."""
 
 
 class Note(Event, frozen=True, gc=False, tag="note", omit_defaults=True):

@@ -169,6 +169,40 @@ def test_the_commands_run_a_notebook_and_export_the_session(server: Server, tmp_
     server.client.delete("/v1/sessions/work")
 
 
+def test_cells_that_a_rollback_undid_are_marked_and_do_not_run_again(server: Server) -> None:
+    with Client(server.url, server.token) as client:
+        session = client.session("main", keep=True)
+        session.run("x = 1")
+        session.checkpoint("base")
+        session.run("x = 2\nprint('removed')")
+        session.checkpoint("second")
+        session.rollback("base")
+        # Of the same state as `base`, although cell 2 has run.
+        session.checkpoint("again")
+        session.run("%time x += 10")
+        session.rollback("again")
+        session.run("x += 100")
+        texts = {form: session.export(form).decode() for form in ("ipynb", "py", "md", "html")}
+        session.rollback("second")
+        returned = plain(session.export("ipynb"))
+    assert [(kind, source) for kind, source, *_ in plain(texts["ipynb"])] == [
+        ("code", "x = 1"),
+        ("raw", "# cell 2: undone by a rollback\nx = 2\nprint('removed')"),
+        ("raw", "# cell 3: undone by a rollback\n%time x += 10"),
+        ("code", "x += 100"),
+    ]
+    assert texts["py"] == (
+        "# session main\n\n# %% cell 1\nx = 1\n\n"
+        "# %% [raw]\n# cell 2: undone by a rollback\n# x = 2\n# print('removed')\n\n"
+        "# %% [raw]\n# cell 3: undone by a rollback\n# %time x += 10\n\n"
+        "# %% cell 4\nx += 100\n"
+    )
+    assert "*Cell 2: undone by a rollback*\n\n```python\nx = 2\n" in texts["md"]
+    marked = [line for line in texts["html"].splitlines() if line.endswith(" · undone by a rollback</p>")]
+    assert [line.partition(" · ")[0] for line in marked] == ['<p class="about">cell 2', '<p class="about">cell 3']
+    assert [kind for kind, *_ in returned] == ["code", "code", "raw", "raw"]
+
+
 def test_over_http_a_browser_saves_an_export_and_runs_nothing_of_it(home: Path, server: Server) -> None:
     server.make_session()
     server.execute("1 + 1")
@@ -249,7 +283,7 @@ def test_nothing_of_a_cell_runs_in_its_page(attack: str) -> None:
     ]
     for event in events:
         gathered.take(event)
-    page = export(gathered.parts, attack, "html").decode()
+    page = export(gathered.parts(), attack, "html").decode()
     elements = Elements(page).found
     harmless = {"html", "head", "meta", "title", "style", "body", "h1", "p", "pre", "img", "iframe"}
     assert {tag for tag, _ in elements} == harmless
@@ -275,7 +309,7 @@ def test_a_transcript_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered.take(StateChanged(1, 0.0, "s", 1, "running", "code"))
     for seq in range(2, 10):
         gathered.take(Stdout(seq, 0.0, "s", 1, "x" * 60))
-    (cell,) = gathered.parts
+    (cell,) = gathered.parts()
     assert isinstance(cell, transcript.CellPart)
     assert [output["text"] for output in cell.outputs] == ["x" * 120, transcript.LEFT_OUT]
 
@@ -283,5 +317,5 @@ def test_a_transcript_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fence_in_code_cannot_end_its_block() -> None:
     gathered = Transcript()
     gathered.take(StateChanged(1, 0.0, "s", 1, "running", "x = '''\n````\n# escaped\n'''"))
-    text = export(gathered.parts, "s", "md").decode()
+    text = export(gathered.parts(), "s", "md").decode()
     assert text.count("`````") == 2

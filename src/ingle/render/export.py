@@ -33,6 +33,8 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 SVG = "image/svg+xml"
 
+UNDONE = "undone by a rollback"
+
 _MAGIC = re.compile(r"^[%!?]|^[\w.]+\?{1,2}$")
 """Line that only a session understands."""
 
@@ -46,6 +48,7 @@ pre.code { background: color-mix(in srgb, canvastext 7%, canvas); border-radius:
 pre.stderr { background: color-mix(in srgb, orange 12%, canvas); }
 pre.error { background: color-mix(in srgb, red 10%, canvas); }
 .about { font-size: .8rem; opacity: .7; margin-top: 1.6rem; }
+.undone { opacity: .5; }
 iframe { width: 100%; height: 22rem; border: 1px solid color-mix(in srgb, canvastext 20%, canvas); resize: vertical; }
 img { max-width: 100%; background: white; }
 """
@@ -77,6 +80,12 @@ def _notebook(parts: list[Part], name: str) -> str:
             about["author"] = author_text(part.author)
         if part.execution_time is not None:
             about["execution_time"] = part.execution_time
+        if part.undone:
+            # A raw cell is not run with the others. It has no outputs.
+            source = f"# cell {part.number}: {UNDONE}\n{part.code}"
+            metadata = {"ingle": {**about, "undone": True}}
+            cells.append({"cell_type": "raw", "id": f"cell-{part.number}", "metadata": metadata, "source": source})
+            continue
         cells.append(
             {
                 "cell_type": "code",
@@ -108,6 +117,9 @@ def _script(parts: list[Part], name: str) -> str:
             pieces.append("# %% [markdown]\n" + _commented(part.text) + "\n")
             continue
         lines = part.code.rstrip("\n").split("\n")
+        if part.undone:
+            pieces.append(f"# %% [raw]\n# cell {part.number}: {UNDONE}\n{_commented(part.code)}\n")
+            continue
         if lines[0].startswith("%%"):
             code = _commented("\n".join(lines))
         else:
@@ -129,6 +141,8 @@ def _markdown(parts: list[Part], name: str) -> str:
         if isinstance(part, TextPart):
             pieces.append(part.text.rstrip("\n") + "\n")
             continue
+        if part.undone:
+            pieces.append(f"*Cell {part.number}: {UNDONE}*\n")
         pieces.append(_fenced(part.code, "python"))
         pieces += [_markdown_output(output) for output in part.outputs]
     return "\n".join(pieces)
@@ -173,7 +187,7 @@ def _shown(part: Part) -> Iterator[str]:
         yield _pre(part.text, "note")
         return
     yield f'<p class="about">{html.escape(_about(part))}</p>'
-    yield _pre(part.code, "code")
+    yield _pre(part.code, "code undone" if part.undone else "code")
     for output in part.outputs:
         yield _shown_output(output, part.number)
 
@@ -182,7 +196,8 @@ def _about(part: CellPart) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(part.started_at))
     took = "" if part.execution_time is None else f" after {duration(part.execution_time)}"
     author = f" · {author_text(part.author)}" if part.author is not None else ""
-    return f"cell {part.number}{author} · {at} · {part.status}{took}"
+    undone = f" · {UNDONE}" if part.undone else ""
+    return f"cell {part.number}{author} · {at} · {part.status}{took}{undone}"
 
 
 def _shown_output(output: dict[str, Any], cell: int) -> str:

@@ -3,7 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingle.events import AnyEvent, DisplayShown, Done, ErrorRaised, Note, ResultShown, StateChanged, Stderr, Stdout
+from ingle.events import (
+    AnyEvent,
+    DisplayShown,
+    Done,
+    ErrorRaised,
+    Note,
+    Notice,
+    ResultShown,
+    StateChanged,
+    Stderr,
+    Stdout,
+)
 from ingle.render.notebook import Outputs
 from ingle.requests import Author
 
@@ -34,6 +45,8 @@ class CellPart:
     outputs: list[dict[str, Any]] = field(default_factory=list)
     status: str = "running"
     execution_time: float | None = None
+    undone: bool = False
+    """Whether a rollback has undone the cell: its effects are not in the session's state."""
 
 
 Part = TextPart | CellPart
@@ -43,15 +56,31 @@ class Transcript:
     """Gathers the events of a session, from the first on."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self._parts: list[Part] = []
+        self._before: dict[int, int] = {}
+        """By cell, the cell that had just run in the state that it began with."""
+        self._state_of = 0
+        """The cell that has just run in the state so far."""
         self._outputs = Outputs()
         self._cell: CellPart | None = None
         self._chars = 0
 
+    def parts(self) -> list[Part]:
+        """Return the parts so far."""
+        kept = {cell := self._state_of}
+        while cell := self._before.get(cell, 0):
+            kept.add(cell)
+        for part in self._parts:
+            if isinstance(part, CellPart):
+                part.undone = part.number not in kept
+        return self._parts
+
     def take(self, event: AnyEvent) -> None:
         match event:
             case Note():
-                self.parts.append(TextPart(event.text, event.raw))
+                self._parts.append(TextPart(event.text, event.raw))
+            case Notice(back_to=int(cell)):
+                self._state_of = cell
             case StateChanged(state="running") if event.cell is not None:
                 if self._cell is None or self._cell.number != event.cell:
                     self._begin(event.cell, event)
@@ -66,7 +95,8 @@ class Transcript:
     def _begin(self, number: int, event: StateChanged) -> None:
         code = CLEARED if event.code is None else event.code
         self._cell = CellPart(number, code, event.time, event.author, self._outputs.begin_cell())
-        self.parts.append(self._cell)
+        self._parts.append(self._cell)
+        self._before[number], self._state_of = self._state_of, number
 
     def _add(self, event: AnyEvent) -> None:
         assert self._cell is not None

@@ -35,7 +35,7 @@ class Transcripts(Verbs):
                     transcript.take(event)
                 if event.seq >= last:
                     break
-        return await asyncio.to_thread(export.export, transcript.parts, session_id, form)
+        return await asyncio.to_thread(export.export, transcript.parts(), session_id, form)
 
     async def run_notebook(
         self, session_id: str, text: str, *, timeout: float | None = None, keep_going: bool = False

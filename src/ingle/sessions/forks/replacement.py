@@ -43,6 +43,8 @@ class Replacement:
     """Has the process see the session's files instead of its own."""
     source: str = ""
     """Folder of its own files, if that has another path."""
+    back_to: int | None = None
+    """Cell that had just run in that state, if this is a rollback."""
 
     async def apply(self, worker: Worker, notices: Notices) -> FileChanges | None:
         """Bring the files to the state that belongs to the process. Return what changed, or None if they stay.

@@ -200,6 +200,7 @@ class WorkerCopies:
             make,
             parked.created_at,
             parked.notices,
+            back_to=parked.after,
         )
 
     def drop_tmp(self, tmp: str) -> None:

@@ -423,7 +423,7 @@ class ProcessSlot:
             await self._wait_reopened(copy)
             self.cwd = moment.cwd
         self.on_started()
-        self._journal.append(events.Notice, replacement.text)
+        self._journal.append(events.Notice, replacement.text, replacement.back_to)
         if failure is None:
             replaced.set_result((tmp, changes))
         else:
