@@ -196,8 +196,14 @@ async def test_a_clean_probe_has_no_network_unless_it_is_allowed(
 
 async def test_hosts_that_a_trial_asks_for_are_recorded(service: Service) -> None:
     await service.create_session("s")
-    ask = "import urllib.request\ntry: urllib.request.urlopen('http://example.com/', timeout=5)\nexcept OSError: pass"
+    ask = (
+        "import urllib.request\n"
+        "try: urllib.request.urlopen('http://example.com/', timeout=5)\nexcept OSError as error: print(error)"
+    )
     result = await service.trial("s", ask)
+    assert result.stdout == (
+        "HTTP Error 403: example.com:80 is held by this trial; run it with --network allowed, or without a trial\n"
+    )
     assert result.trial is not None
     assert result.trial.effect is not None
     assert result.trial.effect.hosts is not None

@@ -119,8 +119,10 @@ class Route:
 class Egress:
     """The proxy of a server: one allow-list, and one listener for each session."""
 
-    def __init__(self, allowed: AllowList, route: Route | None = None) -> None:
+    def __init__(self, allowed: AllowList, route: Route | None = None, *, held: bool = False) -> None:
+        """`held`: it serves a trial that may connect to no host, whatever the session may."""
         self.allowed = allowed
+        self._held = held
         self._route = route or Route()
         self.counts = Counts()
         self.connections = 0
@@ -162,6 +164,8 @@ class Egress:
         if entry is None:
             grant = _grant(host, port)
             text = f"{shown} is not on the list of hosts; the operator grants it with `ingle grant --host {grant}`"
+            if self._held:
+                text = f"{shown} is held by this trial; run it with --network allowed, or without a trial"
             raise Refused(403, text, shown, grant)
         upstream = self._route.for_host(host, tunnel=tunnel)
         try:

@@ -162,7 +162,7 @@ class Workspace:
     async def open_proxy(self, listening: socket.socket, *, held: bool) -> "ViewProxy":
         """Open the proxy of a copy with a network of its own. If `held`, it refuses all connections."""
         hosts = HostLog()
-        egress = Egress(AllowList()) if held or self._egress is None else self._egress
+        egress = Egress(AllowList(), held=held) if held or self._egress is None else self._egress
         return ViewProxy(listening, await egress.open(listening.dup(), hosts=hosts), hosts)
 
     async def keep_proxy(self, proxy: "ViewProxy", worker: Worker, network: str) -> None:
