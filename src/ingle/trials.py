@@ -39,6 +39,11 @@ class Effect(Struct, frozen=True):
     notices: list[str] = field(default_factory=list)
     """What is not known, and what the trial shared with the session."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a commit would bring nothing to the session beside the cell."""
+        return not (self.variables or self.unknown or self.files or self.more_files or self.processes or self.threads)
+
 
 class Decision(Struct, frozen=True):
     """What a policy has decided about a trial."""

@@ -7,7 +7,7 @@ import click
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_change, echo_json, tell
 from ingle.cli.options import Quantity, json_option
-from ingle.cli.services import Choice, find_session, service_options
+from ingle.cli.services import Choice, Target, find_session, service_options
 from ingle.errors import TrialNotFound
 from ingle.quantities import SECONDS
 
@@ -32,7 +32,8 @@ network_option = click.option(
 def trial(session: str, code: str | None, choice: Choice, network: str, policy: str | None, as_json: bool) -> None:
     """Run code in a copy of a session, and show what it would change; without CODE, list the open trial.
 
-    `ingle commit` then makes the copy the session, and `ingle discard` drops it. Until then the session is busy.
+    `ingle commit` then makes the copy the session, and `ingle discard` drops it. Until then the session is busy. If the
+    code fails and has changed nothing, it is dropped at once. The exit code is that of `ingle run`.
 
     \b
     Rules of --policy:
@@ -51,25 +52,15 @@ def trial(session: str, code: str | None, choice: Choice, network: str, policy: 
         if policy is not None:
             asked["policy"] = _rules(policy)
         said = target.ask("POST", f"{path}/execute", asked)
-    if as_json:
+    if code is not None:
+        _tell_trial(target, session, said, as_json)
+    elif as_json:
         echo_json(said)
-        return
-    if code is None:
+    else:
         for each in said["trials"]:
             _show(each)
         if not said["trials"]:
             echo(f"session {session!r} has no open trial")
-        return
-    echo(said["stdout"], nl=False)
-    echo(said["stderr"], nl=False, err=True)
-    if said["error"] is not None:
-        echo(said["error"]["traceback"].rstrip("\n"), err=True)
-    elif said["result"] is not None:
-        echo(said["result"].get("text/plain", ""))
-    _show(said["trial"])
-    if said["trial"]["decision"] is not None and said["trial"]["decision"]["committed"]:
-        return
-    echo(f"commit it with `ingle commit {session}`, or drop it with `ingle discard {session}`", err=True)
 
 
 @click.command(epilog="Example: ingle commit main")
@@ -217,6 +208,41 @@ def _name(target: Any, session: str, name: str | None) -> str:
             raise TrialNotFound(session, None, [])
         name = str(known[0]["name"])
     return quote(name, safe="")
+
+
+def _tell_trial(target: Target, session: str, said: dict[str, Any], as_json: bool) -> None:
+    """Show the result of a trial's cell, and its effect. Discard it if it failed and has no effect."""
+    import msgspec
+
+    from ingle.cli.show import exit_code
+    from ingle.events import Result
+
+    result = msgspec.convert(said, Result)
+    trial = result.trial
+    assert trial is not None
+    failed = trial.effect is not None and not result.success
+    if trial.effect is not None and failed and trial.effect.is_empty:
+        target.ask("POST", f"/v1/sessions/{session}/trials/{trial.name}/discard", {})
+        said["trial"]["discarded"] = True
+    if as_json:
+        echo_json(said)
+    else:
+        echo(result.stdout, nl=False)
+        echo(result.stderr, nl=False, err=True)
+        if result.error is not None:
+            echo(result.error.traceback.rstrip("\n"), err=True)
+        elif result.result is not None:
+            echo(result.result.get("text/plain", ""))
+        _show(said["trial"])
+        if said["trial"].get("discarded"):
+            echo(f"{trial.name} is discarded: its cell failed and changed nothing", err=True)
+        elif failed:
+            drop, commit = f"`ingle discard {session}`", f"`ingle commit {session}`"
+            echo(f"its cell failed: drop it with {drop}, or commit what it did with {commit}", err=True)
+        elif trial.decision is None or not trial.decision.committed:
+            echo(f"commit it with `ingle commit {session}`, or drop it with `ingle discard {session}`", err=True)
+    if failed:
+        raise SystemExit(exit_code(result))
 
 
 def _show(trial: dict[str, Any]) -> None:

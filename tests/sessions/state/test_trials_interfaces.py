@@ -159,6 +159,35 @@ def test_the_command_line(server: Server) -> None:
     assert ingle(server, "commit", "main", "no")[0] == 2
 
 
+@pytest.mark.req("trial.effect", "trial.discard")
+@pytest.mark.parametrize(("failing", "exit_code"), [("1 / 0", 1), ("x = (", 1), ("import os; os._exit(3)", 3)])
+def test_a_failed_trial_without_effect_is_discarded_by_its_command(
+    server: Server, failing: str, exit_code: int
+) -> None:
+    server.make_session()
+    code, _, told = ingle(server, "trial", "main", failing, "--network", NETWORK)
+    assert code == exit_code, told
+    assert re.fullmatch(r"trial-\w+ is discarded: its cell failed and changed nothing", told.splitlines()[-1])
+    assert "ingle commit" not in told
+    assert server.execute("1")["status"] == "ok"
+    code, out, _ = ingle(server, "trial", "main", failing, "--network", NETWORK, "--json")
+    assert (code, json.loads(out)["trial"]["discarded"]) == (exit_code, True)
+    assert server.execute("1")["status"] == "ok"
+
+
+@pytest.mark.req("trial.effect", "trial.discard")
+def test_a_failed_trial_with_an_effect_stays_open(server: Server) -> None:
+    server.make_session()
+    code, out, told = ingle(server, "trial", "main", "x = 2; 1 / 0", "--network", NETWORK)
+    assert (code, out) == (1, "variables created: x (2)\n")
+    assert told.splitlines()[-1] == (
+        "its cell failed: drop it with `ingle discard main`, or commit what it did with `ingle commit main`"
+    )
+    (listed,) = server.client.get(f"{SESSION}/trials").json()["trials"]
+    assert listed["status"] == "error"
+    assert ingle(server, "discard", "main")[0] == 0
+
+
 async def call(tools: Tools, tool: str, **given: Any) -> str:
     async def nothing(seconds: float, line: str) -> None: ...
 
