@@ -68,6 +68,8 @@ class Trial(Struct, frozen=True):
     """How the session was copied for it: `process`, or `value` if the session uses a GPU."""
     decision: Decision | None = None
     """What its policy has decided; null without one, and until then."""
+    discarded: bool = False
+    """Whether it was discarded while its cell ran."""
 
 
 class TrialInfo(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """`ingle trial`, `commit`, `discard`, `try`, `merge`, `adopt`: code in copies of a session, and what becomes of it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from ingle.cli.options import Quantity, json_option
 from ingle.cli.services import Choice, Target, find_session, service_options
 from ingle.errors import TrialNotFound
 from ingle.quantities import SECONDS
+
+if TYPE_CHECKING:
+    from ingle.trials import Trial
 
 network_option = click.option(
     "--network",
@@ -221,7 +224,7 @@ def _tell_trial(target: Target, session: str, said: dict[str, Any], as_json: boo
     trial = result.trial
     assert trial is not None
     failed = trial.effect is not None and not result.success
-    if trial.effect is not None and failed and trial.effect.is_empty:
+    if trial.effect is not None and failed and trial.effect.is_empty and not trial.discarded:
         target.ask("POST", f"/v1/sessions/{session}/trials/{trial.name}/discard", {})
         said["trial"]["discarded"] = True
     if as_json:
@@ -233,16 +236,26 @@ def _tell_trial(target: Target, session: str, said: dict[str, Any], as_json: boo
             echo(result.error.traceback.rstrip("\n"), err=True)
         elif result.result is not None:
             echo(result.result.get("text/plain", ""))
-        _show(said["trial"])
-        if said["trial"].get("discarded"):
-            echo(f"{trial.name} is discarded: its cell failed and changed nothing", err=True)
-        elif failed:
-            drop, commit = f"`ingle discard {session}`", f"`ingle commit {session}`"
-            echo(f"its cell failed: drop it with {drop}, or commit what it did with {commit}", err=True)
-        elif trial.decision is None or not trial.decision.committed:
-            echo(f"commit it with `ingle commit {session}`, or drop it with `ingle discard {session}`", err=True)
+        if not trial.discarded:
+            _show(said["trial"])
+        if line := _next_step(session, trial, failed=failed):
+            echo(line, err=True)
     if failed:
         raise SystemExit(exit_code(result))
+
+
+def _next_step(session: str, trial: "Trial", *, failed: bool) -> str:
+    """Return what has become of a trial, or what to do with it."""
+    drop, commit = f"`ingle discard {session}`", f"`ingle commit {session}`"
+    if trial.discarded:
+        return f"{trial.name} was discarded while its cell ran"
+    if failed and trial.effect is not None and trial.effect.is_empty:
+        return f"{trial.name} is discarded: its cell failed and changed nothing"
+    if failed:
+        return f"its cell failed: drop it with {drop}, or commit what it did with {commit}"
+    if trial.decision is not None and trial.decision.committed:
+        return ""
+    return f"commit it with {commit}, or drop it with {drop}"
 
 
 def _show(trial: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ async def trial(service: Service, given: arguments.Trial, seconds: float) -> Ans
         answer = content.of_result(result)
         assert result.trial is not None
         effect = result.trial.effect
+        if result.trial.discarded:
+            discarded = Text(f"[{result.trial.name} was discarded while its cell ran]")
+            return Answer([*answer.parts, discarded], content.data("ingle/trial", result.trial))
         told = "its cell still runs" if effect is None else effect_text(effect)
         text = f"[{result.trial.name}: {decision_text(result.trial.decision)}]\n{told}"
         if result.trial.decision is None or not result.trial.decision.committed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -16,8 +17,9 @@ from ingle.mcp.handlers import Tools
 from ingle.requests import CommitPolicy
 from ingle.service import Service
 from ingle.settings import Settings
-from support.server import Server, problem
+from support.server import PATIENCE, Server, problem
 from support.service import make_settings
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.both_levels]
 
@@ -188,6 +190,20 @@ def test_a_failed_trial_with_an_effect_stays_open(server: Server) -> None:
     assert ingle(server, "discard", "main")[0] == 0
 
 
+@pytest.mark.req("trial.discard")
+def test_a_trial_that_is_discarded_while_its_cell_runs_says_so(server: Server) -> None:
+    server.make_session()
+    command = [sys.executable, "-m", "ingle", "trial", "main", "import time; time.sleep(1000)", "--network", NETWORK]
+    env = {**os.environ, "INGLE_HOME": str(server.home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as waiting:
+        assert wait_until(lambda: server.client.get(f"{SESSION}/trials").json()["trials"], PATIENCE)
+        assert ingle(server, "discard", "main")[0] == 0
+        out, told = waiting.communicate(timeout=PATIENCE)
+    assert (waiting.returncode, out) == (137, "")
+    assert re.fullmatch(r"trial-\w+ was discarded while its cell ran\n", told)
+    assert server.execute("1")["status"] == "ok"
+
+
 async def call(tools: Tools, tool: str, **given: Any) -> str:
     async def nothing(seconds: float, line: str) -> None: ...
 
@@ -211,6 +227,13 @@ async def test_over_mcp(service: Service) -> None:
     )
     assert "is discarded; session main is as it was." in await call(tools, "trial", action="discard")
     assert await call(tools, "trial", action="discard") == "session 'main' has no open trial. trial(code=…) runs one"
+    waiting = asyncio.create_task(call(tools, "trial", code="import time; time.sleep(1000)", network=NETWORK))
+    while not await service.trials("main"):
+        await asyncio.sleep(0.01)
+    await call(tools, "trial", action="discard")
+    told = await waiting
+    assert re.search(r"\[trial-\w+ was discarded while its cell ran\]$", told)
+    assert "commit" not in told
     await call(tools, "trial", code="x = 3", network=NETWORK)
     assert "is now one of this session." in await call(tools, "trial", action="commit")
     assert "needs code" in await call(tools, "trial")

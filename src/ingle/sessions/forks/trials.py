@@ -135,9 +135,10 @@ class OpenTrial:
         self.result: Result | None = None
         self.effect: Effect | None = None
         self.decision: Decision | None = None
+        self.discarded = False
 
     def shown(self) -> Trial:
-        return Trial(self.name, self.expires_at, self.effect, self.copy.copied, self.decision)
+        return Trial(self.name, self.expires_at, self.effect, self.copy.copied, self.decision, self.discarded)
 
     def info(self) -> TrialInfo:
         status = states.RUNNING if self.result is None else self.result.status
@@ -214,7 +215,7 @@ class Trials:
 
     async def _run(self, trial: OpenTrial, new: NewCell) -> None:
         result = await trial.copy.run(new)
-        trial.effect = await trial.copy.effect()
+        trial.effect = Effect() if trial.discarded else await trial.copy.effect()
         trial.result = result
         if new.policy is not None:
             decision = decide(new.policy, result, trial.effect, trial.copy.grants.changed)
@@ -256,6 +257,7 @@ class Trials:
 
     async def _discard(self, trial: OpenTrial) -> None:
         self._close(trial)
+        trial.discarded = True
         try:
             await self.drop(trial.copy)
         finally:
