@@ -13,6 +13,7 @@ from ingle.grants import ApprovalInfo
 from ingle.grants import Isolation as Isolation  # public here
 from ingle.introspection import TablePage
 from ingle.requests import Author, SessionLimits
+from ingle.trials import CheckpointInfo as CheckpointInfo  # public here
 from ingle.trials import Trial
 
 MimeBundle = dict[str, str]
@@ -240,6 +241,8 @@ class SessionInfo(Struct):
     """Percent of the time in which a GPU computed for it, added up over the GPUs; null where not known."""
     copied: str | None = None
     """How it was forked: `process` as a live copy, or by `value` in a new process, since its original uses a GPU."""
+    trial: str | None = None
+    """Name of its open trial. Until that is committed or discarded, other requests are refused as busy."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -269,23 +272,6 @@ class OutputPage(Struct):
     """Line at which to look for later output once all is read. An unfinished line is read again."""
     matches: int | None = None
     """Number of matching lines among these, if a pattern was given."""
-
-
-class CheckpointInfo(Struct, frozen=True):
-    """A state that the session can return to."""
-
-    name: str
-    cell: int
-    """The last cell that had run."""
-    created_at: float
-    memory: int | None
-    """Bytes, with its share of the memory that it has in common with others; null where not known."""
-    auto: bool
-    """Made automatically before a cell."""
-    notices: list[str]
-    """What the checkpoint lacks."""
-    copied: str = "process"
-    """As of a session."""
 
 
 class RolledBack(Struct, frozen=True):

@@ -1,8 +1,25 @@
-"""Shapes of copies of a session: trials and what they would change, variants, moments of failure."""
+"""Shapes of copies of a session: checkpoints, trials and what they would change, variants, moments of failure."""
 
 from msgspec import Struct, field
 
 from ingle.files import FileChanges, FileDiff, VariableDiff
+
+
+class CheckpointInfo(Struct, frozen=True):
+    """A state that the session can return to."""
+
+    name: str
+    cell: int
+    """The last cell that had run."""
+    created_at: float
+    memory: int | None
+    """Bytes, with its share of the memory that it has in common with others; null where not known."""
+    auto: bool
+    """Made automatically before a cell."""
+    notices: list[str]
+    """What the checkpoint lacks."""
+    copied: str = "process"
+    """As of a session."""
 
 
 class HostAsked(Struct, frozen=True):

@@ -270,6 +270,10 @@ async def test_the_overview_tells_all_sessions_and_then_what_changes(server: Ser
         await until("b", state="waiting_for_input", prompt="Who? ", code="name = input('Who? ')", cells=1)
         server.client.post("/v1/sessions/b/input", json={"text": "me"})
         await until("b", state="idle", status="ok")
+        tried = server.execute("1", "b", trial=True, network="allowed")["trial"]["name"]
+        await until("b", state="idle", trial=tried)
+        server.client.post(f"/v1/sessions/b/trials/{tried}/discard", json={})
+        await until("b", state="idle", trial=None)
         server.client.delete("/v1/sessions/b")
         await until("b", state="gone")
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from ingle import batches, capacity, events, files
+from ingle import batches, capacity, events, files, trials
 from ingle.grants import ApprovalInfo
 from ingle.tools import shapes as shapes_of_tools
 from reference.markdown import field_meanings, kind_of, summary, table
@@ -37,6 +37,7 @@ def page() -> str:
     found = {
         **vars(events),
         **vars(files),
+        **vars(trials),
         **vars(capacity),
         **vars(batches),
         **vars(shapes_of_tools),
@@ -51,7 +52,7 @@ def page() -> str:
 
 
 def _is_shape(value: Any) -> bool:
-    modules = tuple(each.__name__ for each in (events, files, capacity, batches, shapes_of_tools))
+    modules = tuple(each.__name__ for each in (events, files, trials, capacity, batches, shapes_of_tools))
     own = (
         isinstance(value, type) and issubclass(value, Struct) and (value.__module__ in modules or value is ApprovalInfo)
     )

@@ -491,7 +491,7 @@ class Session:
             self.spec, self.created_at, self.launcher.version, self.runner, self.slot, self.journal, self.autosave
         )
         info.node = self._settings.node or None
-        info.copied = self._copied
+        info.copied, info.trial = self._copied, self.turns.trial
         if self.usage.gpu is not None and self.slot.worker is not None:
             info.gpu_memory, info.gpu_utilization = self.usage.gpu.memory, self.usage.gpu.utilization
         if usage:

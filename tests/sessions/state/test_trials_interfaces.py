@@ -204,6 +204,23 @@ def test_a_trial_that_is_discarded_while_its_cell_runs_says_so(server: Server) -
     assert server.execute("1")["status"] == "ok"
 
 
+@pytest.mark.req("trial.discard")
+def test_a_session_with_an_open_trial_says_so(server: Server) -> None:
+    server.make_session()
+    server.execute("x = 1")
+    name = server.execute("x = 2", trial=True, network=NETWORK)["trial"]["name"]
+    for command in (["ps"], ["top", "--once"]):
+        (line,) = (line for line in ingle(server, *command)[1].splitlines() if "main" in line)
+        assert f"idle, {name} open  " in line
+    assert server.client.get(SESSION).json()["trial"] == name
+    told = ingle(server, "vars", "main")[2]
+    assert told.startswith("ingle: a trial is open, and the session waits for it; ")
+    ingle(server, "discard", "main")
+    assert server.client.get(SESSION).json()["trial"] is None
+    assert "trial" not in ingle(server, "ps")[1]
+    assert ingle(server, "vars", "main")[2] == ""
+
+
 async def call(tools: Tools, tool: str, **given: Any) -> str:
     async def nothing(seconds: float, line: str) -> None: ...
 

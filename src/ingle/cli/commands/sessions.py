@@ -114,10 +114,15 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
 
 
 def _state(session: dict[str, Any], now: float) -> str:
-    saved = session.get("saved_at")
+    state, saved = with_trial(session["state"], session), session.get("saved_at")
     if session["state"] != "hibernated" and not (saved and session.get("durable")):
-        return str(session["state"])
-    return f"{session['state']}, saved {age(now - saved)} ago" if saved else f"{session['state']}, not saved"
+        return state
+    return f"{state}, saved {age(now - saved)} ago" if saved else f"{state}, not saved"
+
+
+def with_trial(state: str, session: dict[str, Any]) -> str:
+    """Return the words for a session's state, and its open trial."""
+    return f"{state}, {session['trial']} open" if session.get("trial") else state
 
 
 def laid_out(rows: "list[tuple[str, ...]]") -> list[str]:

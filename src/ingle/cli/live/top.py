@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ingle.cli.commands.sessions import age, laid_out, look, memory_size, short_folder
+from ingle.cli.commands.sessions import age, laid_out, look, memory_size, short_folder, with_trial
 from ingle.cli.echo import echo, echo_json, order
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
 from ingle.errors import IngleError
@@ -96,7 +96,7 @@ class Table:
             rows.append(
                 (
                     each["session_id"],
-                    STATES.get(each["state"], each["state"]),
+                    with_trial(STATES.get(each["state"], each["state"]), each),
                     f"{each['cpus'] * 100:.0f} %",
                     memory_size(each["memory"]),
                     "-" if limit is None else memory_size(limit),

@@ -71,6 +71,8 @@ class SessionRow(Struct, frozen=True, omit_defaults=True):
     isolation: str = ""
     parent: str | None = None
     """The session that it was forked from."""
+    trial: str | None = None
+    """The open trial that it waits for."""
 
 
 class Machine(Struct, frozen=True):
@@ -244,6 +246,7 @@ class Overview:
             notice=info.notices[-1][:NOTICE_CHARS] if info.notices else "",
             isolation=info.isolation,
             parent=info.parent,
+            trial=info.trial,
         )
 
     def _rate(self, info: SessionInfo) -> float | None:

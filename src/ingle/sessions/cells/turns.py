@@ -72,6 +72,11 @@ class Turns:
         return self.holder is not None and self.holder.label == CELL
 
     @property
+    def trial(self) -> str | None:
+        """Return the name of the trial that holds the turn, if one does."""
+        return self.holder.trial or None if self.holder is not None else None
+
+    @property
     def _is_long(self) -> bool:
         return self.holder is not None and self.holder.label in (CELL, TRIAL)
 

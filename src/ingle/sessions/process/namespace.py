@@ -9,7 +9,7 @@ from ingle import errors, events
 from ingle.events import Variables, VariableValue
 from ingle.introspection import Rows
 from ingle.sessions.cells.journal import Journal
-from ingle.sessions.cells.turns import Turns
+from ingle.sessions.cells.turns import TRIAL, Turns
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.process.calls import LISTING_SECONDS, WorkerCalls
 from ingle.sessions.process.exclusive import ExclusiveWorker
@@ -25,6 +25,7 @@ MAX_PATH_CHARS = 4096
 MAX_KIND_CHARS = 100
 
 CELL_RUNS = "a cell is running; the variables are those of the last finished cell"
+TRIAL_OPEN = "a trial is open, and the session waits for it; the variables are those of the last finished cell"
 OTHER_REQUEST = "another variable is just being told; these are the names of the last finished cell"
 NO_ANSWER = "the session did not answer; the variables are those of the last finished cell"
 
@@ -56,6 +57,8 @@ class Namespace:
         holder = self._turns.holder
         if self._turns.has_cell:
             return self._calls.known(self._slot.names, CELL_RUNS)
+        if holder is not None and holder.label == TRIAL:
+            return self._calls.known(self._slot.names, TRIAL_OPEN)
         if self._listing is None and holder is not None and holder.label == "variable":
             return self._calls.known(self._slot.names, OTHER_REQUEST)
         # Concurrent requests get the same answer.

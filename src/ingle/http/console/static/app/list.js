@@ -38,7 +38,7 @@ function Row({ row }) {
   const ended = row.status === "exit" && row.state === "idle";
   const why = row.state === "dead" || row.state === "hibernated" || ended ? row.notice : "";
   return html`<tr class=${stateOf(row.state).kind}>
-    <td class="c-state"><${State} state=${row.state} since=${row.since} /></td>
+    <td class="c-state"><${State} state=${row.state} since=${row.since} trial=${row.trial} /></td>
     <th scope="row" class="c-name"><${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}`}>${row.session_id}<//>
       ${row.durable && html`<span class="tag" title="Saved after each cell, and back after a restart">durable</span>`}
       ${row.parent && html`<span class="tag" title="Forked from this session">copy of ${row.parent}</span>`}</th>

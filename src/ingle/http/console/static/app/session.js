@@ -44,7 +44,7 @@ export function SessionPage({ id, view }) {
   return html`<main class="session" data-view=${view ? "side" : "main"}>
     <header class="session-head">
       <h1>${id}</h1>
-      <${State} state=${timeline.ended.value ? "dead" : timeline.state.value || "starting"} since=${row?.since} />
+      <${State} state=${timeline.ended.value ? "dead" : timeline.state.value || "starting"} since=${row?.since} trial=${row?.trial} />
       ${driver?.running && driver.author && html`<span class="muted">driven by <b>${byWhom(driver.author)}</b></span>`}
       ${timeline.lost.value && html`<span class="badge error" role="status">connection lost, trying again</span>`}
       ${me.value?.read_only && html`<span class="tag">read only</span>`}

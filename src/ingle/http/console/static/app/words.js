@@ -14,8 +14,8 @@ export const STATES = {
 
 export const stateOf = (state) => STATES[state] || { word: state, order: 6, kind: "idle" };
 
-export function State({ state, since }) {
+export function State({ state, since, trial }) {
   const { word, kind } = stateOf(state);
-  return html`<span class="state ${kind}"><span class="dot" aria-hidden="true"></span>${word}${
+  return html`<span class="state ${kind}"><span class="dot" aria-hidden="true"></span>${word}${trial ? ", trial open" : ""}${
     kind === "running" && since ? html` <span class="muted">${age(since)}</span>` : ""}</span>`;
 }
