@@ -248,6 +248,27 @@ while True:
     assert (cleaned.status, cleaned.result) == ("ok", {"text/plain": "[]"})
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 3 MB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+async def test_a_full_disk_is_told_as_that_and_not_as_a_limit(service: Service, small_disk: Path) -> None:
+    await service.create_session("s", cwd=str(small_disk))
+    result = await service.execute("s", "open('big', 'wb').write(bytes(5 << 20))")
+    assert (result.error and result.error.name, result.notices) == (
+        "OSError",
+        ["the disk is full, and no limit of the session was reached; free space on the disk, or use another folder"],
+    )
+
+
 async def test_limits_are_shown_and_a_request_can_lower_them(service: Service) -> None:
     whole = SessionLimits(200 * MIB, 256, 1024, 1024 * MIB, 512 * MIB, 10240 * MIB)
     assert (await service.create_session("s")).limits == whole

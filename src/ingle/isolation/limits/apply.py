@@ -7,10 +7,11 @@ holds is checked by the watchdog.
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 
 from ingle import errors
 from ingle.events import CellError, Exit
-from ingle.isolation.limits import in_force, limits
+from ingle.isolation.limits import disk_usage, in_force, limits
 from ingle.isolation.limits.cgroup_mounts import MEMORY
 from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
@@ -22,6 +23,8 @@ OF_PROCESSES = ("files", "file_size", "tmp")
 REMOVE_TRIES = 20
 REMOVE_PAUSE_SECONDS = 0.05
 """The kernel may count an ended process in its group for a moment."""
+
+FULL = "the disk is full, and no limit of the session was reached; free space on the disk, or use another folder"
 
 logger = logging.getLogger(__name__)
 
@@ -164,8 +167,11 @@ class LimitApplier:
         return Exit(exit.code, exit.signal, f"was killed: {met[0]}") if met else exit
 
     @staticmethod
-    def met(group: Group | None, wanted: SessionLimits, error: CellError | None) -> list[str]:
-        """Return notices of the limits that refused something to a cell, or ended a process of it."""
+    def met(group: Group | None, wanted: SessionLimits, error: CellError | None, folders: Iterable[str]) -> list[str]:
+        """Return notices of the limits that refused something to a cell, or ended a process of it.
+
+        `folders` are those that the cell writes to: where their disk is full, no limit was reached.
+        """
         if wanted == SessionLimits():
             return []
         found = {
@@ -173,7 +179,8 @@ class LimitApplier:
             for text in LimitApplier.passed(group, wanted, ended=False)
         }
         if not found and error is not None and (text := limits.behind(error.name, error.value, wanted)) is not None:
-            found.add(f"{text}: reached by this cell")
+            full = error.value.startswith(limits.NO_SPACE) and any(map(disk_usage.is_full, folders))
+            found.add(FULL if full else f"{text}: reached by this cell")
         return sorted(found)
 
     @staticmethod

@@ -33,6 +33,10 @@ REMOVED = " (deleted)"
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
+MIN_FREE_BYTES = 1 << 20
+"""A disk with less than this is full: the write that failed may have been larger than what is left."""
+
+
 class Usage(NamedTuple):
     """Bytes on disk, and bytes of temporary files."""
 
@@ -41,6 +45,15 @@ class Usage(NamedTuple):
 
     def plus(self, other: "Usage") -> "Usage":
         return Usage(self.disk + other.disk, self.tmp + other.tmp)
+
+
+def is_full(folder: str) -> bool:
+    """Return whether the disk of a folder has no bytes or no files left. False if there is no such folder."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def of_session(folder: Path, kept: Iterable[str], pids: Iterable[int], user: int) -> Usage:

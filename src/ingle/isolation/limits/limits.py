@@ -22,11 +22,13 @@ COUNTS = ("processes", "files")
 MINIMUM = {"memory": 16 * 1024**2, "processes": 4, "files": 128}
 """What the interpreter of a session itself needs."""
 
+NO_SPACE = "[Errno 28]"
+
 ERRORS = {
     "[Errno 11]": ("processes",),
     "[Errno 24]": ("files",),
     "[Errno 27]": ("file_size",),
-    "[Errno 28]": ("tmp", "disk"),
+    NO_SPACE: ("tmp", "disk"),
 }
 """Limits by the error that Python raises for them (EAGAIN, EMFILE, EFBIG, ENOSPC)."""
 

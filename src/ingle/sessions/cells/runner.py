@@ -5,8 +5,9 @@ import time
 import msgspec
 
 from ingle import errors, events
-from ingle.events import Exit, Result
+from ingle.events import CellError, Exit, Result
 from ingle.grants import ApprovalInfo
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import words
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
@@ -223,10 +224,16 @@ class CellRunner:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
         status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
         if status == states.ERROR or done.execution_time > MIN_SECONDS_FOR_LIMIT_CHECK:
-            cell.notices += self._slot.limits_met(cell.error)
+            cell.notices += self._limits_met(worker, cell.error)
         self.end(status, None)
         self._publish()
         return True
+
+    def _limits_met(self, worker: Worker, error: CellError | None) -> list[str]:
+        """Return notices of the limits that refused something to a cell, or ended a process of it."""
+        workspace = self._slot.workspace
+        folders = (self._slot.cwd, str(workspace.folders.folder), workspace.tmp)
+        return LimitApplier.met(worker.group, self._spec.grant.limits, error, folders)
 
     def on_lost(self, exit: Exit, way_back: str) -> None:
         """End the running cell, whose worker has ended. `way_back` names a checkpoint to roll back to, if any."""

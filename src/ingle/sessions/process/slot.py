@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from ingle import errors, events
-from ingle.events import CellError, Exit
+from ingle.events import Exit
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
@@ -220,10 +220,6 @@ class ProcessSlot:
         if done.names_removed or done.names_added:
             self.names.forget(done.names_removed)
             self.names.learn(done.names_added)
-
-    def limits_met(self, error: CellError | None) -> list[str]:
-        """Return notices of the limits that refused something to a cell, or ended a process of it."""
-        return [] if self.worker is None else LimitApplier.met(self.worker.group, self._spec.grant.limits, error)
 
     def moment(self, cell: int) -> Moment:
         return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp, self.launcher)
