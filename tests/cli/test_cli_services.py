@@ -297,6 +297,28 @@ def test_ctrl_c_interrupts_the_cell_and_a_second_leaves_it(server: Server) -> No
     assert server.cell(2)["status"] == "running"
 
 
+@pytest.mark.parametrize("options", [[], ["--durable"]])
+def test_run_in_a_session_says_that_the_server_stops(start: Callable[..., Server], options: list[str]) -> None:
+    server = start()
+    code = "import time\nprint('on', flush=True)\ntime.sleep(1000)"
+    with subprocess.Popen(
+        [*COMMAND, "run", "-s", "busy", *options, code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        server.process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 2
+    # The socket of a server that has ended by then does not answer any more.
+    stops = "the server is stopping; its sessions end with it, and durable ones come back with the next server"
+    ended = "does not answer any more .*durable"
+    assert re.search(f"{stops}|{ended}", said), said
+
+
 # new, clear, checkpoint, rollback, sh -s
 
 

@@ -19,6 +19,7 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   │   ├── SessionEnded    404  session_not_found    ended with an earlier run of the server
+    │   │   ├── SessionStopped  404  session_not_found    asked for while the server stops
     │   │   └── SessionHeldBack 404  session_not_found    saved, and this server may not bring it back
     │   ├── CellNotFound        404  cell_not_found
     │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
@@ -118,6 +119,9 @@ from ingle.errors.missing import (
 )
 from ingle.errors.missing import (
     SessionNotFound as SessionNotFound,
+)
+from ingle.errors.missing import (
+    SessionStopped as SessionStopped,
 )
 from ingle.errors.missing import (
     SnapshotNotFound as SnapshotNotFound,

@@ -23,6 +23,15 @@ class SessionEnded(SessionNotFound):
         IngleError.__init__(self, f"{problem}; create it again", problem)
 
 
+class SessionStopped(SessionNotFound):
+    """A session that has ended, or never was, on a server that is stopping."""
+
+    def __init__(self, session_id: str) -> None:
+        problem = f"session {session_id[:80]!r} is not available: the server is stopping"
+        remedy = "its sessions end with it, and durable ones come back with the next server"
+        IngleError.__init__(self, f"{problem}; {remedy}", problem)
+
+
 class SessionHeldBack(SessionNotFound):
     """A durable session of an earlier run of the server, which this server may not have."""
 

@@ -406,7 +406,7 @@ class Manager:
 
     def get(self, key: str) -> Session:
         if key not in self._sessions:
-            raise self._durable.names.missing(key)
+            raise self._durable.names.missing(key, stopping=self._stopped)
         return self._sessions[key]
 
     def everyone(self) -> list[Session]:

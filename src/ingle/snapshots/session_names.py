@@ -83,12 +83,14 @@ class SessionNames:
         """Remember a durable session that does not come back on this server."""
         self._held_back[key] = why
 
-    def missing(self, key: str) -> errors.SessionNotFound:
-        """Return the error for a session that does not exist."""
+    def missing(self, key: str, *, stopping: bool = False) -> errors.SessionNotFound:
+        """Return the error for a session that does not exist. `stopping`: the server ends its sessions."""
         name = key.rpartition("/")[2]
         if key in self._held_back:
             return errors.SessionHeldBack(name, self._held_back[key])
-        return errors.SessionEnded(name) if key in self._former else errors.SessionNotFound(name)
+        if key in self._former:
+            return errors.SessionEnded(name)
+        return errors.SessionStopped(name) if stopping else errors.SessionNotFound(name)
 
     async def notices(self, key: str) -> list[str]:
         """Return what a new session of this name is to say: that it is not the one that a caller may mean."""

@@ -136,7 +136,9 @@ def _has_ended(closed: ConnectionClosed) -> bool:
         errors.IngleError.__init__(error, reason)
         raise error from None
     if code == STOPPING:
-        raise errors.Unavailable(f"{reason}; its sessions end with it") from None
+        raise errors.Unavailable(
+            f"{reason}; its sessions end with it, and durable ones come back with the next server"
+        ) from None
     if code == POLICY:
         raise errors.Unauthorized(
             reason or "the server closed the connection; check the token: set INGLE_TOKEN, or pass token="
