@@ -72,26 +72,29 @@ class Upkeep:
         """Find cells that have run for a moment and block on standard input."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
-            watched = {}
-            if not self._telemetry.running_cells:
-                continue  # most often: to look at thousands of sessions takes milliseconds
-            for session in self._sessions():
-                cell, worker = session.running, session.worker
-                if cell is None or worker is None:
-                    continue
-                session.runner.show_next_wait()
-                if worker.pid is None or cell.waits:
-                    continue
-                if cell.age >= WATCH_INTERVAL_SECONDS:
-                    watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
-            if not watched:
+            # Most often no cell runs, and to look at thousands of sessions takes milliseconds.
+            if self._telemetry.running_cells:
+                await self._find_raw_reads()
+
+    async def _find_raw_reads(self) -> None:
+        watched = {}
+        for session in self._sessions():
+            cell, worker = session.running, session.worker
+            if cell is None or worker is None:
                 continue
-            roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
-            blocked = await asyncio.to_thread(blocked_readers.find_blocked, roots)
-            for pid, (session, cell, _, answers) in watched.items():
-                # An answer that came meanwhile makes the observation out of date.
-                if cell.answers == answers:
-                    session.runner.on_raw_read(cell, pid in blocked)
+            session.runner.show_next_wait()
+            if worker.pid is None or cell.waits:
+                continue
+            if cell.age >= WATCH_INTERVAL_SECONDS:
+                watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
+        if not watched:
+            return
+        roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
+        blocked = await asyncio.to_thread(blocked_readers.find_blocked, roots)
+        for pid, (session, cell, _, answers) in watched.items():
+            # An answer that came meanwhile makes the observation out of date.
+            if cell.answers == answers:
+                session.runner.on_raw_read(cell, pid in blocked)
 
     def _watched(self, only_running: bool) -> Iterator[Watched]:
         """Yield the sessions with limits that the kernel does not keep, or not all of them."""
