@@ -63,6 +63,8 @@ def run(*args: str, home: Path) -> "subprocess.CompletedProcess[str]":
             '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */}}',
             '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */\n    "ingle": ENTRY2\n  }}',
         ),
+        ('// {mine}\n{}', '// {mine}\n{\n  "mcpServers": {\n    "ingle": ENTRY2\n  }\n}'),
+        ('/* } */ {"mcpServers": {}}', '/* } */ {"mcpServers": {\n    "ingle": ENTRY2\n  }}'),
         ('{"mcpServers": null}', '{"mcpServers": {\n    "ingle": ENTRY2\n  }}'),
         (
             '{"mcpServers": {"other": {"command": "x"}}, "n": 1.50}',
@@ -77,6 +79,8 @@ def run(*args: str, home: Path) -> "subprocess.CompletedProcess[str]":
         "comments-and-commas",
         "comment-last",
         "strings",
+        "comment-first",
+        "comment-before-braces",
         "null",
         "one-line",
     ],

@@ -102,7 +102,8 @@ def put_json(text: str, path: Path, entry: Entry) -> str:
     if expected == old:
         return text
     value: Any = expected
-    start, plain, indent = _SPACE.match(body).end(), plain_json(body), _indent_of(body)  # type: ignore[union-attr]
+    plain, indent = plain_json(body), _indent_of(body)
+    start = plain.index("{")
     for depth, name in enumerate(path, 1):
         value = value[name]
         members = json_members(plain, start)
