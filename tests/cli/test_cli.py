@@ -343,6 +343,37 @@ def test_a_ctrl_c_before_the_cell_begins_is_not_lost() -> None:
     assert ended.returncode == 130, ended.stderr
 
 
+AT_IMPORT = """
+import signal, sys
+from ingle.cli import main
+
+class Pressed:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Pressed())
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("ingle.cli.commands.run", ["run", "1"]),
+        ("ingle.service", ["run", "1"]),
+        ("ingle.cli.job", ["run", "-"]),
+        ("ingle.client", ["run", "-s", "main", "1"]),
+        ("ingle.doctor", ["doctor"]),
+        ("ingle.cli.services", ["ps"]),
+    ],
+)
+def test_a_ctrl_c_while_a_command_starts_ends_it_with_one_line(module: str, args: list[str]) -> None:
+    command = [sys.executable, "-c", AT_IMPORT, module, *args]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert outcome(ended) == (130, "", "ingle: interrupted\n")
+
+
 # Help
 
 

@@ -1,5 +1,7 @@
-"""Errors of ingle on the command line: one plain sentence, and exit code 2."""
+"""Errors of ingle on the command line: one plain sentence, and exit code 2. Ctrl-C: one line, and exit code 130."""
 
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -24,6 +26,17 @@ class Failure(click.ClickException):
         echo(f"ingle: {self.message}", err=True)
 
 
+class Interrupted(click.ClickException):
+    """Ctrl-C in a command that does nothing else on it. Exit code 1, which click gives, says that the code raised."""
+
+    exit_code = 128 + signal.SIGINT
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        if sys.stderr.isatty():
+            echo(err=True)  # the terminal has shown ^C
+        echo(f"ingle: {self.message}", err=True)
+
+
 @contextmanager
 def plain_failures() -> Iterator[None]:
     """Turn errors of ingle and of the system into a plain sentence. `cli.Commands` runs every command in it."""
@@ -32,6 +45,8 @@ def plain_failures() -> Iterator[None]:
     except IngleError as error:
         command = next((command for kind, command in COMMANDS.items() if isinstance(error, kind)), None)
         raise Failure(f"{error.message} ({command})" if command else error.message) from None
+    except (KeyboardInterrupt, click.Abort):
+        raise Interrupted("interrupted") from None
     except BrokenPipeError:
         raise  # the reader of the output has closed its end: click ends quietly
     except OSError as error:
