@@ -23,13 +23,19 @@ from ingle.install.programs import HOSTS, Command, Place, configured, file_of
 from ingle.isolation import capabilities, gpus
 from ingle.service import Service
 from ingle.sessions import capacity
-from ingle.settings import Settings
+from ingle.settings import Settings, load
 from ingle.workers.launch.zygote import try_level
 
 ROUND_TRIP_SECONDS = 60.0
 """Time for one round trip on a slow or busy machine."""
 
 LOW_DISK_BYTES = 500_000_000
+
+FULL_DISK_BYTES = 50_000_000
+"""With less space, a session that saves or prints much fails."""
+
+OTHERS_USE = 0o066
+"""Permissions to read and to write of other users. Users of sessions may pass through: that is 711."""
 
 FEW_SESSIONS = 100
 """Sessions at once that a machine of today should hold."""
@@ -49,17 +55,23 @@ class Finding(Struct):
     """Title under which a person reads the findings of one kind that are fine, in one line."""
 
 
-def examine(settings: Settings, home: Path, place: Place | None = None) -> list[Finding]:
+def examine(home: Path, place: Place | None = None) -> list[Finding]:
     findings = [python()]
     folder = data_folder(home)
     findings.append(folder)
     if folder.state == "broken":
         return findings
+    here = place or Place.here()
+    try:
+        settings = load()
+    except IngleError as error:
+        # No command starts with these settings, so no session is tried.
+        return [*findings, Finding("Settings", "broken", error.message), *levels(Settings(), home), *hosts(here)]
     findings += asyncio.run(session(settings, home))
     findings.append(sessions(settings))
     findings += levels(settings, home)
     findings.append(round_trip(home))
-    findings += hosts(place or Place.here())
+    findings += hosts(here)
     return findings
 
 
@@ -84,10 +96,12 @@ def data_folder(home: Path) -> Finding:
         )
     free = shutil.disk_usage(home).free
     shown = f"{home}, {free / 1e9:.1f} GB free"
+    if free < FULL_DISK_BYTES:
+        return Finding(about, "broken", f"{shown}: the disk is full; free some space, or set INGLE_HOME to another one")
     if free < LOW_DISK_BYTES:
         return Finding(about, "warning", f"{shown}: little space for output and figures; free some")
-    if home.stat().st_mode & 0o077:
-        return Finding(about, "warning", f"{shown}; others can read it; run `chmod 700 {home}`")
+    if home.stat().st_mode & OTHERS_USE:
+        return Finding(about, "warning", f"{shown}; others can read or write it; run `chmod 700 {home}`")
     return Finding(about, "fine", shown)
 
 
@@ -224,24 +238,26 @@ def round_trip(home: Path) -> Finding:
 
 def hosts(place: Place) -> list[Finding]:
     """Check which hosts have an entry for ingle, and whether its program exists."""
-    findings = []
-    known = 0
+    findings: list[Finding] = []
     for host in HOSTS:
         files = [file_of(host, place, False)]
         if host.project_file is not None:
             files.append(file_of(host, place, True))
         for file in files:
-            entry = configured(host, file)
+            try:
+                entry = configured(host, file)
+            except (IngleError, OSError) as error:
+                findings.append(Finding(host.title, "warning", str(error)))
+                continue
             if entry is None:
                 continue
-            known += 1
             program = str(entry.get("command", ""))
             if os.path.isabs(program) and not os.access(program, os.X_OK):
                 text = f"would start {program}, which does not exist; run `ingle install {host.name}` again ({file})"
                 findings.append(Finding(host.title, "warning", text))
             else:
                 findings.append(Finding(host.title, "fine", f"starts {program or 'ingle'} ({file})"))
-    if not known:
+    if not findings:
         text = "no assistant is connected yet; `ingle install claude-code` connects one"
         findings.append(Finding("Hosts", "warning", text))
     return findings

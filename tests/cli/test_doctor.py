@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,51 @@ def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None
     finding = doctor.data_folder(tmp_path / "file" / "home")
     assert finding.state == "broken"
     assert "set INGLE_HOME to another folder" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "state"), [(0o700, "fine"), (0o711, "fine"), (0o750, "warning"), (0o702, "warning"), (0o755, "warning")]
+)
+def test_a_data_folder_that_others_use_is_told_and_one_that_they_pass_through_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, state: str
+) -> None:
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 0)
+    monkeypatch.setattr(doctor, "FULL_DISK_BYTES", 0)
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    finding = doctor.data_folder(home)
+    assert (finding.state, f"run `chmod 700 {home}`" in finding.text) == (state, state == "warning")
+
+
+@pytest.mark.parametrize(("free", "state"), [(49_000_000, "broken"), (400_000_000, "warning"), (10**9, "fine")])
+def test_a_full_disk_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, state: str) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12 - free, free))
+    tmp_path.chmod(0o700)
+    finding = doctor.data_folder(tmp_path)
+    assert (finding.state, "free some" in finding.text) == (state, state != "fine")
+
+
+def test_settings_that_cannot_be_read_are_named_and_what_needs_none_is_checked(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text("isolation = \n")
+    told = run("-m", "ingle", "doctor", home=home)
+    assert (told.returncode, told.stderr) == (1, "")
+    lines = told.stdout.splitlines()
+    [line] = [line for line in lines if line.startswith("FAIL")]
+    assert line.startswith(f"FAIL  Settings: {home / 'config.toml'} cannot be read: ")
+    assert {"Python", "Data folder", "Level limits", "Hosts"} < {line[6:].partition(":")[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b'{"mcpServers": {', "cannot be read: line 1, column 17"), (b"\xff", "is not UTF-8")]
+)
+def test_a_file_of_a_host_that_cannot_be_read_is_named(tmp_path: Path, data: bytes, said: str) -> None:
+    file = tmp_path / ".claude.json"
+    file.write_bytes(data)
+    [only] = doctor.hosts(Place(tmp_path, tmp_path, {}))
+    assert (only.about, only.state) == ("Claude Code", "warning")
+    assert only.text.startswith(f"{file} {said}")
 
 
 def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:

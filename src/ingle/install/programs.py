@@ -372,11 +372,12 @@ def edited(file: Path, edit: Callable[..., T], text: str, *given: Any) -> T:
 
 
 def configured(host: Host, file: Path) -> Entry | None:
-    """Return the entry that a host has for ingle, its program under `command`; None without one, or without a file."""
-    try:
-        value: Any = READERS[host.kind](file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, edit_config.BrokenFile):
-        return None
+    """Return the entry that a host has for ingle, its program under `command`; None without one, or without a file.
+
+    A file that cannot be read raises InvalidRequest, or OSError.
+    """
+    text = text_of(file, look(file, None))
+    value: Any = edited(file, READERS[host.kind], text) if text.strip() else None
     for name in host.path:
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, dict):

@@ -21,9 +21,9 @@ def doctor(as_json: bool) -> None:
     everything needed works, 1 if something does not.
     """
     from ingle.doctor import examine
-    from ingle.settings import data_folder, load
+    from ingle.settings import data_folder
 
-    findings = examine(load(), data_folder())
+    findings = examine(data_folder())
     healthy = all(each.state != "broken" for each in findings)
     if as_json:
         echo_json({"healthy": healthy, "findings": findings})
