@@ -24,6 +24,7 @@ def ingle(*args: str, home: Path, cwd: Path, stdin: str = "") -> "subprocess.Com
         capture_output=True,
         input=stdin,
         text=True,
+        errors="surrogateescape",
         cwd=cwd,
         timeout=PATIENCE,
     )
@@ -79,6 +80,8 @@ def test_limits_are_given_as_people_write_them(folder: Path, home: Path, server:
     [
         (("1",), "", "name the inputs with --inputs FILE, or whole items with --items FILE"),
         (("1", "--inputs", "-"), "1\n{", "line 2 of <stdin> is not JSON"),
+        (("1", "--inputs", "-"), '1\n"\udcff"', "line 2 of <stdin> is not JSON: 'utf-8' codec can't decode byte 0xff"),
+        (("1\udcff", "--inputs", "-"), "1\n", r"'1\udcff' is not UTF-8 at character 2; pass text in UTF-8"),
         (("1", "--items", "-"), "7\n", "line 1 of <stdin> is not an item"),
         (("1", "--inputs", "-", "--token-file", "x"), "1\n", "--token-file needs --url"),
     ],

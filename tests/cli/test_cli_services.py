@@ -42,6 +42,7 @@ def ingle(*args: str, input: str = "", env: dict[str, str] | None = None) -> sub
         input=input,
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         timeout=PATIENCE,
         check=False,
         env={**os.environ, **(env or {})},
@@ -270,6 +271,39 @@ def test_run_in_a_live_session_that_is_made_and_kept(
 def test_run_in_a_session_needs_a_service_that_stays() -> None:
     code, _, said = outcome("run", "-s", "main", "1")
     assert (code, "no service runs on" in said, "start one with `ingle serve`" in said) == (2, True, True)
+
+
+NOT_UTF_8 = "\udcff"
+"""A byte of an argument or of standard input as Python reads it."""
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin"),
+    [
+        (["run", "-s", "main", f"'{NOT_UTF_8}'"], ""),
+        (["run", "-s", "main", "-"], f"'{NOT_UTF_8}'"),
+        (["run", "-s", "main", "--env", f"A={NOT_UTF_8}", "1"], ""),
+        (["run", f"'{NOT_UTF_8}'"], ""),
+        (["run", "-"], f"'{NOT_UTF_8}'"),
+        (["sh", "-s", "main", f"echo {NOT_UTF_8}"], ""),
+        (["vars", "main", f"a{NOT_UTF_8}"], ""),
+        (["cp", f"main:a{NOT_UTF_8}", "."], ""),
+        (["checkpoint", "main", f"a{NOT_UTF_8}"], ""),
+    ],
+    ids=lambda given: " ".join(given[:3]) if isinstance(given, list) else "",
+)
+def test_text_that_is_not_utf_8_is_refused_with_its_place(server: Server, args: list[str], stdin: str) -> None:
+    server.make_session("main")
+    code, out, said = outcome(*args, input=stdin)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"ingle: ['\"].*\\udcff.*['\"] is not UTF-8 at character \d+; pass text in UTF-8\n", said), said
+
+
+def test_input_reaches_a_session_whole_and_with_a_sign_for_what_is_not_utf_8(server: Server) -> None:
+    server.make_session("main")
+    assert outcome("run", "-s", "main", "ascii(input())", input=f"a{NOT_UTF_8}\n")[:2] == (0, "\"'a\\\\ufffd'\"\n")
+    # The pieces in which it is read end within a character.
+    assert outcome("sh", "-s", "main", "wc -c", input="x" + "é" * 200_000) == (0, "400001\n", "")
 
 
 def test_ctrl_c_interrupts_the_cell_and_a_second_leaves_it(server: Server) -> None:

@@ -63,7 +63,7 @@ def run(*args: str, home: Path) -> "subprocess.CompletedProcess[str]":
             '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */}}',
             '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */\n    "ingle": ENTRY2\n  }}',
         ),
-        ('// {mine}\n{}', '// {mine}\n{\n  "mcpServers": {\n    "ingle": ENTRY2\n  }\n}'),
+        ("// {mine}\n{}", '// {mine}\n{\n  "mcpServers": {\n    "ingle": ENTRY2\n  }\n}'),
         ('/* } */ {"mcpServers": {}}', '/* } */ {"mcpServers": {\n    "ingle": ENTRY2\n  }}'),
         ('{"mcpServers": null}', '{"mcpServers": {\n    "ingle": ENTRY2\n  }}'),
         (

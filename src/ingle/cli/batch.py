@@ -30,10 +30,15 @@ PROGRESS_SECONDS = 0.1
     epilog="Example: ingle batch score.py --inputs cases.jsonl --timeout 10s --memory 512M --json > results.jsonl"
 )
 @click.argument("source", metavar="CODE|FILE")
-@click.option("--inputs", type=click.File("r", "utf-8"), metavar="FILE", help="Read one input from each line, as JSON.")
+@click.option(
+    "--inputs",
+    type=click.File("r", "utf-8", "surrogateescape"),
+    metavar="FILE",
+    help="Read one input from each line, as JSON.",
+)
 @click.option(
     "--items",
-    type=click.File("r", "utf-8"),
+    type=click.File("r", "utf-8", "surrogateescape"),
     metavar="FILE",
     help="Read one item from each line: a JSON object with input, stdin, files, env and id.",
 )
@@ -123,7 +128,7 @@ def _read_items(lines: TextIO, *, whole: bool) -> "Iterator[Item]":
         if not line.strip():
             continue
         try:
-            value: Any = json.loads(line)
+            value: Any = json.loads(line.encode("utf-8", "surrogateescape"))
         except ValueError as error:
             raise Failure(f"line {number} of {lines.name} is not JSON: {error}; correct the line") from None
         if not whole:

@@ -18,6 +18,9 @@ COMMANDS: dict[type[IngleError], str] = {
 }
 """By error: the command for its next step. The messages themselves serve all interfaces."""
 
+SHOWN_CHARS = 20
+"""Characters shown on each side of what is not UTF-8."""
+
 
 class Failure(click.ClickException):
     exit_code = 2
@@ -49,6 +52,10 @@ def plain_failures() -> Iterator[None]:
         raise Interrupted("interrupted") from None
     except BrokenPipeError:
         raise  # the reader of the output has closed its end: click ends quietly
+    except UnicodeEncodeError as error:
+        # Bytes of an argument or of standard input: JSON, paths of requests and Python's compiler take none of them.
+        near = error.object[max(0, error.start - SHOWN_CHARS) : error.end + SHOWN_CHARS]
+        raise Failure(f"{near!a} is not UTF-8 at character {error.start + 1}; pass text in UTF-8") from None
     except OSError as error:
         # For example an unwritable data folder or a deleted current folder; the message names the path.
         raise Failure(str(error)) from None

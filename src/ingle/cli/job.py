@@ -55,7 +55,13 @@ class Job:
 
 
 def of_code(code: str, arguments: list[str]) -> Job:
-    return Job([Step(code, Script(["-c", *arguments]) if arguments else None)])
+    return Job([Step(_compilable(code), Script(["-c", *arguments]) if arguments else None)])
+
+
+def _compilable(code: str) -> str:
+    """Return the code. Raise UnicodeEncodeError if it has bytes that are not UTF-8."""
+    code.encode()
+    return code
 
 
 def of_module(module: str, arguments: list[str]) -> Job:
@@ -66,7 +72,7 @@ def of_module(module: str, arguments: list[str]) -> Job:
 
 def of_standard_input(arguments: list[str]) -> Job:
     code = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    return Job([Step(code, Script(["-", *arguments]) if arguments else None)], takes_stdin=False)
+    return Job([Step(_compilable(code), Script(["-", *arguments]) if arguments else None)], takes_stdin=False)
 
 
 def of_argument(source: str, arguments: list[str]) -> Job:

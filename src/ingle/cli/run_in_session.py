@@ -151,4 +151,6 @@ class SessionRun:
         return await self._show.ended(step, result)
 
     async def _send(self, text: str, eof: bool) -> None:
+        # JSON carries no bytes that are not UTF-8.
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         await self._session.input(text, eof=eof, wait=0)

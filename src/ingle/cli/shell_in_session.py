@@ -67,7 +67,7 @@ class SessionTask:
             interactive=passes_input,
         )
         if passes_input:
-            self._front.help(pass_input(partial(self._send_input, task.task_id)))
+            self._front.help(pass_input(partial(self._send_input, task.task_id), errors="replace"))
         left_out = await self._print(task)
         while task.status in LIVE_STATUSES and task.exit_code is None and task.signal is None:
             task = await self._client.shell_status(task.task_id, wait=POLL_SECONDS, from_event=task.next_event)

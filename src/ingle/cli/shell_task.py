@@ -4,6 +4,7 @@ However the command ends, the task and its processes end first.
 """
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
@@ -127,13 +128,18 @@ class Run:
             await self._service.shell_resize(self._task_id, *terminal_size())
 
 
-async def pass_input(send: Callable[[str, bool], Awaitable[object]]) -> None:
-    """Send standard input to a task until either ends. `send` gets a piece, and whether that is the end."""
+async def pass_input(send: Callable[[str, bool], Awaitable[object]], errors: str = "surrogateescape") -> None:
+    """Send standard input to a task until either ends. `send` gets a piece, and whether that is the end.
+
+    `errors` says what becomes of bytes that are not UTF-8. A character on the border of two pieces is sent whole.
+    """
     reader = CallThread()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
     data = b"?"
     while data:
         data = await reader.call(lambda: os.read(0, CHUNK))
-        text, sent = data.decode("utf-8", "surrogateescape"), False
+        text = decoder.decode(data, final=not data)
+        sent = bool(data and not text)  # a part of a character
         while not sent:
             try:
                 await send(text, not data)

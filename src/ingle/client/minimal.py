@@ -71,7 +71,7 @@ class MinimalClient:
 
     def request(self, method: str, path: str, body: Any = None, *, timeout: float) -> Any:
         """Return the decoded answer, or raise the error that it describes, or `Unreachable`."""
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         with self.open(method, path, data, timeout=timeout) as answer:
             said = answer.read()
         try:
