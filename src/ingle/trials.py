@@ -123,6 +123,7 @@ class Variant(Struct, frozen=True):
     score: float | None = None
     """Value of the score's expression; null if there is none, or it is no finite number."""
     execution_time: float = 0.0
+    """Of a code that the budget stopped: the time until then."""
     memory: int | None = None
     effect: Effect | None = None
     stdout: str = ""

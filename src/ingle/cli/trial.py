@@ -122,20 +122,25 @@ def try_cells(
     """Run each code in a copy of a session at the same time, and keep one copy as the session.
 
     The copy that is kept has a star. The other copies end, and their variables and files with them.
+
+    Exit code: 0 one is kept, or --keep is none; 1 none could be kept, 2 ingle could not run them.
     """
     given = {"codes": list(codes), "score": score, "keep": keep, "budget": budget, "network": network}
     asked = {key: value for key, value in given.items() if value is not None}
     said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/try", asked)
+    exit_code = 1 if said["chosen"] is None and keep != "none" else 0
     if as_json:
         echo_json(said)
-        return
+        raise SystemExit(exit_code)
     for each in said["variants"]:
         chosen = "*" if each["index"] == said["chosen"] else " "
         scored = "" if each["score"] is None else f"  score {each['score']:g}"
         failed = "" if each["error"] is None else f"  {each['error']}"
         echo(f"{chosen} {each['index']}  {each['status']}{scored}  {each['execution_time']:.2f} s{failed}")
-    for notice in said["notices"]:
+    kept_none = ["no variant was kept; the session is as it was"] if said["chosen"] is None else []
+    for notice in [*kept_none, *said["notices"]]:
         echo(notice, err=True)
+    raise SystemExit(exit_code)
 
 
 @click.command(epilog="Example: ingle merge main try --only df,model --file plot.png")

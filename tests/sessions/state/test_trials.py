@@ -361,6 +361,7 @@ async def test_none_or_the_first_is_kept(session: Service) -> None:
     tried = await session.try_cells("s", codes, keep="first_ok", budget=20.0, network=allowed)
     assert tried.chosen == 2
     assert tried.variants[0].status == "budget"
+    assert tried.variants[0].execution_time > 0
     assert await say(session, "s", "print(first)") == "1\n"
 
 

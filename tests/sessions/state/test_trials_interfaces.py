@@ -154,6 +154,9 @@ def test_the_command_line(server: Server) -> None:
     assert (code, out.endswith("its cell 2 is now one of this session\nfiles: created new\n")) == (0, True)
     code, out, _ = ingle(server, "try", "main", "x = 1", "x = 9", "1 / 0", "--score", "x", "--network", NETWORK)
     assert [line[:7] for line in out.splitlines()] == ["  0  ok", "* 1  ok", "  2  er"]
+    for options, code in ((["--score", "nope"], 1), (["--keep", "none"], 0)):
+        told = ingle(server, "try", "main", "x = 1", *options, "--network", NETWORK)
+        assert (told[0], told[2]) == (code, "no variant was kept; the session is as it was\n")
     ingle(server, "fork", "main", "copy")
     server.execute("x = 7", "copy")
     assert ingle(server, "merge", "main", "copy", "--only", "x")[:2] == (0, "x (replaced)\n")

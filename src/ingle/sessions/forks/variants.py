@@ -43,13 +43,17 @@ async def try_codes(
 
 
 async def _wait(running: "list[asyncio.Task[Variant]]", keep: str, budget: float) -> list[Variant]:
-    until = asyncio.get_running_loop().time() + budget
-    pending = set(running)
-    while pending and (left := until - asyncio.get_running_loop().time()) > 0:
+    now = asyncio.get_running_loop().time
+    began, pending = now(), set(running)
+    while pending and (left := began + budget - now()) > 0:
         done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if keep == "first_ok" and any(each.result().status == states.OK for each in done):
             break
-    return [task.result() if task.done() else Variant(index, BUDGET) for index, task in enumerate(running)]
+    spent = now() - began
+    return [
+        task.result() if task.done() else Variant(index, BUDGET, execution_time=spent)
+        for index, task in enumerate(running)
+    ]
 
 
 async def _run(index: int, copy: Copy, code: NewCell, score: str | None) -> Variant:
