@@ -82,6 +82,8 @@ def test_limits_are_given_as_people_write_them(folder: Path, home: Path, server:
         (("1", "--inputs", "-"), "1\n{", "line 2 of <stdin> is not JSON"),
         (("1", "--inputs", "-"), '1\n"\udcff"', "line 2 of <stdin> is not JSON: 'utf-8' codec can't decode byte 0xff"),
         (("1\udcff", "--inputs", "-"), "1\n", r"'1\udcff' is not UTF-8 at character 2; pass text in UTF-8"),
+        (("absent.py", "--inputs", "-"), "1\n", "there is no file absent.py; name an existing one"),
+        ((".", "--inputs", "-"), "1\n", ". is a folder; name a file in it"),
         (("1", "--items", "-"), "7\n", "line 1 of <stdin> is not an item"),
         (("1", "--inputs", "-", "--token-file", "x"), "1\n", "--token-file needs --url"),
     ],
@@ -109,5 +111,5 @@ def test_ctrl_c_ends_all_items(folder: Path, home: Path, server: Server) -> None
     assert wait_until(lambda: len(server.client.get("/v1/sessions").json()["sessions"]) == 2, 60)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, said.startswith("0 items in ")) == (130, True), said
+    assert (process.returncode, said.startswith("0 of 2 items, interrupted after ")) == (130, True), said
     assert wait_until(lambda: server.client.get("/v1/sessions").json() == {"sessions": []}, 30)

@@ -122,6 +122,7 @@ def test_wrong_combinations_are_told(tmp_path: Path) -> None:
         (["-m", "this", "-c", "1"], None),  # those of the module
         (["-c", "1", "-m", "this"], None),
         (["-o", "x.ipynb", "1"], "-o and --keep-going are for notebooks"),
+        (["."], ". is a folder; name a file in it"),
         (["absent.ipynb"], "there is no file absent.ipynb"),
     ):
         code, _, told = ingle(*args)

@@ -1,7 +1,6 @@
 """`ingle batch`: runs code once for each line of a file of inputs."""
 
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -86,10 +85,11 @@ def batch(
     from ingle.client import Client
 
     report = Report(as_json)
+    counted = Counted(_read_items(given, whole=items is not None))
     with Client(url, None if token_file is None else read_token(token_file)) as client:
         results = client.map(
             _read_code(source),
-            _read_items(given, whole=items is not None),
+            counted,
             concurrency=concurrency,
             timeout=timeout,
             limits=None if memory is None else {"memory": int(memory)},
@@ -104,14 +104,16 @@ def batch(
                 report.add(result)
         except KeyboardInterrupt:
             results.close()
-            report.finish()
+            report.finish(counted)
             raise SystemExit(130) from None
     report.finish()
     raise SystemExit(0 if report.is_ok else 1)
 
 
 def _read_code(source: str) -> str:
-    if not os.path.isfile(source):
+    from ingle.cli.job import names_file
+
+    if not names_file(source):
         return source
     try:
         with open(source, encoding="utf-8") as file:
@@ -140,6 +142,26 @@ def _read_items(lines: TextIO, *, whole: bool) -> "Iterator[Item]":
             raise Failure(f"line {number} of {lines.name} is not an item: an object with some of {fields}")
 
 
+class Counted:
+    """Items that are counted as they are read. One more is read ahead, to know the last of them."""
+
+    def __init__(self, items: "Iterator[Item]") -> None:
+        self._items = items
+        self._read = 0
+        self._ended = False
+
+    def __iter__(self) -> "Iterator[Item]":
+        following = next(self._items, None)
+        while following is not None:
+            each, following = following, next(self._items, None)
+            self._read += 1
+            self._ended = following is None
+            yield each
+
+    def __str__(self) -> str:
+        return str(self._read) if self._ended else f"{self._read} or more"
+
+
 class Report:
     """Results on standard output, and the progress on standard error if that is a terminal."""
 
@@ -165,14 +187,17 @@ class Report:
             self._shown = now
             echo(f"\r{self._summary()}", err=True, nl=False)
 
-    def finish(self) -> None:
+    def finish(self, interrupted: Counted | None = None) -> None:
+        """Print what has come of the items, or of those that were given until the interrupt."""
         self._clear()
-        echo(f"{self._summary()} in {time.monotonic() - self._began:.1f} s", err=True)
+        end = " in" if interrupted is None else ", interrupted after"
+        echo(f"{self._summary(interrupted)}{end} {time.monotonic() - self._began:.1f} s", err=True)
 
-    def _summary(self) -> str:
+    def _summary(self, given: Counted | None = None) -> str:
         outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
         total = sum(self._counts.values())
-        return f"{total} item{'' if total == 1 else 's'}{f': {outcomes}' if outcomes else ''}"
+        whole = f"{total} item{'' if total == 1 else 's'}" if given is None else f"{total} of {given} items"
+        return f"{whole}{f': {outcomes}' if outcomes else ''}"
 
     def _clear(self) -> None:
         if self._terminal:

@@ -79,10 +79,7 @@ def of_argument(source: str, arguments: list[str]) -> Job:
     """Return the job of a bare argument: of a file if it exists, of standard input for `-`, or else of the code."""
     if source == "-":
         return of_standard_input(arguments)
-    # os.path returns False for text that cannot be a path, however long.
-    if not os.path.exists(source) or os.path.isdir(source):
-        if source.endswith((".py", NOTEBOOK)) and not source.split()[1:]:
-            raise Failure(f"there is no file {source}; name an existing one, or pass the code itself")
+    if not names_file(source):
         return of_code(source, arguments)
     if source.endswith(NOTEBOOK):
         return _of_notebook(source, arguments)
@@ -93,6 +90,18 @@ def of_argument(source: str, arguments: list[str]) -> Job:
         raise Failure(f"{source} cannot be read as Python: {error}") from None
     script = Script([source, *arguments], os.path.abspath(source))
     return Job([Step(code, script)], shows_value=False)
+
+
+def names_file(source: str) -> bool:
+    """Return whether an argument names a file, and is not code. A folder and a missing file are refused."""
+    # os.path returns False for text that cannot be a path, however long.
+    if os.path.isdir(source):
+        raise Failure(f"{source} is a folder; name a file in it, or pass the code itself")
+    if os.path.exists(source):
+        return True
+    if source.endswith((".py", NOTEBOOK)) and not source.split()[1:]:
+        raise Failure(f"there is no file {source}; name an existing one, or pass the code itself")
+    return False
 
 
 def _of_notebook(source: str, arguments: list[str]) -> Job:
