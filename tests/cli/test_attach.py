@@ -142,6 +142,16 @@ def test_cells_of_an_agent_appear_dimmed_and_the_session_outlives_its_terminal(s
 
 
 @in_tmux
+@pytest.mark.parametrize("line", ["exit", "quit", "exit()", " quit() "])
+def test_exit_and_quit_detach_and_the_session_lives_on(terminal: Tmux, server: Server, line: str) -> None:
+    terminal.type("x = 1")
+    terminal.wait_for("In [2]:")
+    terminal.type(line)
+    terminal.wait_for("detached from main, which goes on; come back with `ingle attach main`")
+    assert server.execute("print(x)")["stdout"] == "1\n"
+
+
+@in_tmux
 def test_a_plot_is_a_saved_file_where_the_terminal_shows_none(terminal: Tmux) -> None:
     terminal.type(f"import base64; from IPython.display import Image; Image(base64.b64decode('{PNG}'))")
     shown = terminal.wait_for(".png]").replace("\n", "")

@@ -20,8 +20,8 @@ def attach(session: str | None, choice: Choice) -> None:
     """Open a prompt on a live session, and see what others run in it.
 
     Without SESSION it is the only session, or main. Cells of others appear dimmed. Tab completes, name? explains,
-    Enter runs whole code, Alt-Enter begins a new line. Ctrl-C interrupts the running cell. Ctrl-D detaches, and the
-    session goes on.
+    Enter runs whole code, Alt-Enter begins a new line. Ctrl-C interrupts the running cell. Ctrl-D, exit
+    and quit detach, and the session goes on.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("attach needs a terminal; run code with `ingle run -s NAME`, or follow `ingle logs -f NAME`")

@@ -28,6 +28,9 @@ NAME = "ingle attach"
 CELLS_SHOWN = 3
 """Last cells that are shown first."""
 
+DETACH = ("exit", "quit", "exit()", "quit()")
+"""Lines that detach. As code, the calls would end the process of the session, and its variables with it."""
+
 
 class Attachment:
     def __init__(self, session: AsyncSession, home: Path) -> None:
@@ -76,7 +79,7 @@ class Attachment:
     def _farewell(self, name: str) -> str:
         if self._ended:
             return f"session {name} has ended"
-        goes_on = "" if self._running is None else f"; cell {self._running} continues"
+        goes_on = ", which goes on" if self._running is None else f"; cell {self._running} continues"
         return f"detached from {name}{goes_on}; come back with `ingle attach {name}`"
 
     # --- what is entered ---
@@ -100,6 +103,8 @@ class Attachment:
                 self._screen.open_line = ""
                 self._waiting = None
                 self._begin(self._session.input(text, wait=0))
+            elif text.strip() in DETACH:
+                return
             elif (wanted := help_wanted(text)) is not None:
                 self._begin(self._explain(*wanted))
             elif text.strip():
