@@ -180,11 +180,13 @@ def test_a_scope_allows_what_it_says(tokens: dict[str, str], server: Server) -> 
             ("GET", "/metrics", None),
         ):
             problem(reader.request(method, path, json=body), 403, "forbidden")
-        problem(a.get("/metrics"), 403, "forbidden")
+        lacking = problem(a.get("/metrics"), 403, "forbidden")
+        create = "create one with `ingle token new NAME --scope admin`"
+        assert lacking["detail"] == f"this token lacks the scope 'admin'; {create}"
         with client_with(server, tokens["b"]) as admin:
             assert admin.get("/metrics").status_code == 200
             admin.post("/v1/sessions", json={"session_id": "main"})
-            # These reach other tenants, or the machine itself.
+            # These reach other tenants, or the machine itself, so no scope is enough.
             for method, path, body in (
                 ("PUT", "/v1/sessions/main/tools/own", {"command": "sh"}),
                 ("DELETE", "/v1/sessions/main/tools/own", None),
@@ -194,7 +196,9 @@ def test_a_scope_allows_what_it_says(tokens: dict[str, str], server: Server) -> 
                 ("DELETE", "/v1/environments/e", None),
                 ("GET", "/v1/tokens", None),
             ):
-                problem(admin.request(method, path, json=body), 403, "forbidden")
+                for caller in (reader, a, admin):
+                    told = problem(caller.request(method, path, json=body), 403, "forbidden")
+                    assert told["detail"].startswith("only the owner of the server may "), (path, told)
 
 
 @pytest.mark.req("safe.token")

@@ -385,7 +385,7 @@ async def test_no_secret_of_a_server_can_be_read_from_a_session(tools: Service, 
 async def test_a_server_for_one_session_takes_an_administrator(tools: Service) -> None:
     new = NewServer(command=entry()["command"], args=[TOOL_SERVER], share="session")
     user = tools.acting_for(Caller("user", scopes=IMPLIED["execute"]))
-    with pytest.raises(errors.Forbidden, match="admin"):
+    with pytest.raises(errors.Forbidden, match="scope 'admin'"):
         await user.add_tool_server("s", "own", new)
     # It would run with the rights of the server, so the administrator of a tenant may not name one either.
     tenant = tools.acting_for(Caller("x", tenant="x", scopes=IMPLIED["admin"]))

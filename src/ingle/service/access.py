@@ -55,16 +55,17 @@ class Access:
         caller = self.caller
         if scope not in caller.scopes:
             raise errors.Forbidden(
-                f"this token lacks the scope {scope!r}; create one with `ingle token new --scope {scope}`"
+                f"this token lacks the scope {scope!r}; create one with `ingle token new NAME --scope {scope}`"
             )
         if caller.revoked:
             raise errors.Unauthorized("this token was revoked; ask for another")
 
     def check_owner(self, what: str) -> None:
         """Raise Forbidden unless the owner of the server calls: `what` concerns all tenants, or the host itself."""
-        self.check(ADMIN)
         if self.caller.tenant != DEFAULT_TENANT:
+            # No scope would help.
             raise errors.Forbidden(f"only the owner of the server may {what}; ask the operator")
+        self.check(ADMIN)
 
     def session_key(self, session_id: str, scope: str = READ) -> str:
         """Return the key of one of the caller's sessions."""

@@ -28,13 +28,13 @@ class Tools(Verbs):
 
         It runs with the rights of this server, outside of every sandbox, so only the owner may name one.
         """
-        session = self.access.session(session_id, ADMIN)
         self.access.check_owner("name a server of tools")
+        session = self.access.session(session_id, ADMIN)
         await session.tools.add(name, server)
 
     async def remove_tool_server(self, session_id: str, name: str) -> None:
-        session = self.access.session(session_id, ADMIN)
         self.access.check_owner("remove a server of tools")
+        session = self.access.session(session_id, ADMIN)
         if not await session.tools.remove(name):
             raise errors.NotFound(f"session {session_id!r} has no server of tools {name[:80]!r} of its own")
 
