@@ -46,6 +46,13 @@ def test_errors_have_the_form_of_the_other_api_and_of_ingle_elsewhere(shared_ser
         problem(stranger.get("/v1/sessions"), 401, "unauthorized")
 
 
+def test_a_probe_that_names_no_sandbox_is_sent_to_healthz(shared_server: Server) -> None:
+    for told in (shared_server.client.get("/health"), httpx.get(shared_server.url + "/health")):
+        assert "GET /healthz tells whether this server works" in problem(told, 404, "not_found")["detail"]
+    gone = shared_server.client.get("/health", headers={"E2b-Sandbox-Id": "gone"})
+    assert (gone.status_code, gone.json()["sandboxId"]) == (502, "gone")
+
+
 def test_an_unknown_name_is_told_at_the_start(home: Path) -> None:
     with pytest.raises(AssertionError, match="compat names 'e3b'; it must be one of"):
         Server(home, "--compat", "e3b")

@@ -23,12 +23,14 @@ from ingle.compat.e2b.requests import ACCESS_HEADER, ID_HEADER, KEY_HEADER, SAND
 from ingle.compat.e2b.sandboxes import Sandbox, Sandboxes, SandboxNotRunning
 from ingle.compat.requests import authorization, check_scope, header
 from ingle.http.auth.principals import Principal, Principals
+from ingle.http.problems import MEDIA_TYPE, Problem, encode
 from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
 
 INTERPRETER_PATHS = ("/execute", "/contexts")
 RPC_PATHS = ("/process.Process", "/filesystem.Filesystem")
-SANDBOX_PATHS = (*INTERPRETER_PATHS, *RPC_PATHS, "/files", "/health")
+HEALTH_PATH = "/health"
+SANDBOX_PATHS = (*INTERPRETER_PATHS, *RPC_PATHS, "/files", HEALTH_PATH)
 CONTROL_PATHS = ("/sandboxes", "/v2/sandboxes", "/snapshots", "/templates", "/v2/templates", "/v3/templates")
 
 DEBUG_ID = "debug_sandbox_id"
@@ -96,7 +98,7 @@ class E2b:
             await self._control_routes(scope, receive, send)
             return
         scope[SANDBOX] = sandbox = await self._find(scope)
-        if scope["path"] == "/health":
+        if scope["path"] == HEALTH_PATH:
             await self._health(sandbox)(scope, receive, send)
         else:
             if sandbox.paused and sandbox.auto_resume:
@@ -138,6 +140,10 @@ class E2b:
         return Response(status_code=204)
 
     def refuse(self, scope: Scope, error: errors.IngleError) -> Response:
+        if scope["path"] == HEALTH_PATH and isinstance(error, SandboxNotRunning) and not header(scope, ID_HEADER):
+            # It names no sandbox: this is a probe of the server, by the name that many servers have for it.
+            error = errors.NotFound("there is no route '/health'; GET /healthz tells whether this server works")
+            return Response(encode(Problem.of(error)), error.status, media_type=MEDIA_TYPE)
         if scope["path"].startswith(RPC_PATHS):
             return connect.refuse(scope, error)
         status = 400 if error.status == 422 else error.status
