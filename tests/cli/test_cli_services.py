@@ -578,6 +578,26 @@ def test_refusals_name_the_command_that_helps(server: Server) -> None:
     )
 
 
+def test_a_busy_session_is_told_with_the_commands_that_help(server: Server) -> None:
+    server.make_session("main")
+    server.execute("import time; time.sleep(600)", wait=0)
+    code, _, said = outcome("checkpoint", "main", "c")
+    assert (code, re.sub(r"[\d.]+ s", "… s", said)) == (
+        2,
+        "ingle: busy: cell 1 has run for … s; wait, or interrupt (`ingle logs -f SESSION` follows it, "
+        "`ingle interrupt SESSION` stops it)\n",
+    )
+    server.client.post("/v1/sessions/main/interrupt", json={})
+    network = "held" if os.environ["INGLE_ISOLATION"] == "sandbox" else "allowed"
+    name = server.execute("x = 1", trial=True, network=network)["trial"]["name"]
+    remedy = "commit or discard it (`ingle commit SESSION`, `ingle discard SESSION`)"
+    assert outcome("checkpoint", "main", "c") == (2, "", f"ingle: busy: {name} is open; {remedy}\n")
+
+
+def test_text_that_was_shown_whole_is_not_told_as_left_out(server: Server) -> None:
+    assert outcome("run", "-s", "main", "print('x' * 1_000_000)") == (0, "x" * 1_000_000 + "\n", "")
+
+
 def test_a_limit_that_is_too_high_is_refused_in_the_words_of_its_flag(start: Callable[..., Server]) -> None:
     start("--isolation", "limits", "--pool", "0")
     assert outcome("new", "large", "--memory", "4G")[::2] == (

@@ -9,14 +9,16 @@ from typing import IO, Any
 import click
 
 from ingle.cli.echo import echo
-from ingle.errors import CheckpointNotFound, IngleError, SnapshotNotFound, VariableNotFound
+from ingle.errors import Busy, CheckpointNotFound, IngleError, SnapshotNotFound, TrialOpen, VariableNotFound
 
 COMMANDS: dict[type[IngleError], str] = {
+    TrialOpen: "`ingle commit SESSION`, `ingle discard SESSION`",
+    Busy: "`ingle logs -f SESSION` follows it, `ingle interrupt SESSION` stops it",
     CheckpointNotFound: "`ingle checkpoint SESSION NAME` makes one, without a name it lists them",
     SnapshotNotFound: "`ingle load` without a name lists them",
     VariableNotFound: "`ingle vars SESSION` lists them",
 }
-"""By error: the command for its next step. The messages themselves serve all interfaces."""
+"""By error: the command for its next step. The messages themselves serve all interfaces. The first that fits counts."""
 
 SHOWN_CHARS = 20
 """Characters shown on each side of what is not UTF-8."""

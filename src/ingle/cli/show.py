@@ -19,6 +19,7 @@ from ingle.events import AnyEvent, DisplayShown, ErrorRaised, Metadata, MimeBund
 from ingle.render.image_info import Picture
 from ingle.render.mime import SUFFIXES, described, picture_of, text_of
 from ingle.render.notebook import Outputs
+from ingle.render.phrases import left_out_notices
 
 
 class Show:
@@ -178,4 +179,8 @@ def remarks(result: Result, timeout: float | None) -> list[str]:
         return [f"stopped at its timeout of {timeout:g} s"]
     if result.exit is not None and (result.exit.signal is not None or result.exit.code is None):
         return [f"the session's process {result.exit.message}"]
-    return [] if result.exit is not None else result.notices
+    if result.exit is not None:
+        return []
+    # The text was shown as it came, whole.
+    untrue = left_out_notices(result)
+    return [notice for notice in result.notices if notice not in untrue]

@@ -50,7 +50,8 @@ def failure(status: int, body: bytes, retry_after: str | None = None) -> errors.
         )
     code = problem["code"]
     # Created without its own __init__, because the server has already written the sentence.
-    kind = _BY_CODE.get(code, errors.IngleError)
+    trial = problem.get("trial")
+    kind = errors.TrialOpen if trial else _BY_CODE.get(code, errors.IngleError)
     error = kind.__new__(kind)
     errors.IngleError.__init__(error, str(problem.get("detail", code)))
     error.code, error.status = code, status
@@ -58,6 +59,8 @@ def failure(status: int, body: bytes, retry_after: str | None = None) -> errors.
         error.retry_after = float(retry_after)
     if isinstance(error, errors.Busy):
         error.cell = int(problem.get("cell") or 0)
+    if isinstance(error, errors.TrialOpen):
+        error.trial = str(trial)
     return error
 
 

@@ -75,6 +75,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     cell: int | None = None
     """The running cell, when the session is busy."""
+    trial: str | None = None
+    """The open trial, when the session waits for its end."""
     retry_after: float | None = None
     """Seconds after which the same request may succeed, where known."""
 
@@ -87,6 +89,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
             detail=visible(error.message),
             code=error.code,
             cell=error.cell if isinstance(error, errors.Busy) else None,
+            trial=error.trial if isinstance(error, errors.TrialOpen) else None,
             retry_after=error.retry_after,
         )
 
