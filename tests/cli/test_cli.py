@@ -381,6 +381,20 @@ def test_the_version_is_printed() -> None:
     assert outcome(ingle("--version")) == (0, f"ingle {__version__}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["help"], ["--help"]),
+        (["help", "run"], ["run", "--help"]),
+        (["help", "env", "create"], ["env", "create", "--help"]),
+        (["version"], ["--version"]),
+    ],
+)
+def test_help_and_version_are_words_too(words: list[str], options: list[str]) -> None:
+    told = CliRunner().invoke(main, words)
+    assert (told.exit_code, told.output) == (0, CliRunner().invoke(main, options).output)
+
+
 @pytest.mark.parametrize("args", [["--help"], ["serve", "--help"], ["run", "--help"], ["--version"]])
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     heavy = {"starlette", "uvicorn", "httpx", "uvloop", "msgspec", "asyncio"}

@@ -180,11 +180,16 @@ def environment(granted: Path) -> str:
 
 def test_interpreters_come_from_the_operators_list(tmp_path: Path, granted: Path, environment: str) -> None:
     own = policy(tmp_path)
+    (granted / "planted").touch()
     assert own.settle(NewSession()).python == sys.executable
     assert own.settle(NewSession(python=sys.executable)).python == sys.executable
     for other in (environment, "/bin/sh", str(granted / "planted")):
         with pytest.raises(errors.NotGranted, match="--pythons"):
             own.settle(NewSession(python=other))
+    with pytest.raises(errors.InterpreterRefused, match="there is no interpreter at /nope"):
+        own.settle(NewSession(python="/nope"))
+    with pytest.raises(errors.NotGranted, match="--pythons"):
+        own.settle(NewSession(python="/nope", tenant="other"))
     listed = policy(tmp_path, pythons=[environment])
     assert listed.settle(NewSession(python=environment)).python == environment
     # What the link points to is another interpreter: it is the environment that was granted.
@@ -359,8 +364,14 @@ def test_the_package_index_is_granted_as_pip_is_configured(tmp_path: Path, monke
     assert policy(tmp_path, allow_host=["none"]).hosts().entries == ()
     assert policy(tmp_path, allow_host=["none", "a.example:99"]).hosts().entries == (Entry("a.example", 99),)
     assert policy(tmp_path, "none").settle(NewSession()).environment == {}
-    with pytest.raises(errors.InvalidRequest, match="--allow-host"):
-        policy(tmp_path, allow_host=["*"]).hosts()
+    for wrong, said in (
+        ("*", "it is not a host name; give HOST or HOST:PORT"),
+        ("a.example:x", "'x' is not a port; give HOST or HOST:PORT"),
+        ("http://a.example/b", "it is a URL; give its host, a.example"),
+    ):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            policy(tmp_path, allow_host=[wrong]).hosts()
+        assert refused.value.message == f"{wrong!r} cannot be an allowed host: {said}"
 
 
 @pytest.mark.parametrize("link", [False, True])

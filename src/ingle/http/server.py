@@ -36,6 +36,7 @@ from ingle.http.auth.server_token import VARIABLE, Token, find_token
 from ingle.http.auth.sign_in_page import SIGN_IN_LINK
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.http.translations import Protocols
+from ingle.render.phrases import counted
 from ingle.service import Service
 from ingle.service.access import Shared
 from ingle.settings import Settings
@@ -224,7 +225,7 @@ async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:
     while (left := await service.drain()) and loop.time() < deadline and not stop.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), DRAIN_STEP_SECONDS)
-    cells = f"; {left} cells still ran" if left else ""
+    cells = f"; {counted(left, 'cell')} still ran" if left else ""
     print(f"ingle: stopping{cells}", file=sys.stderr, flush=True)
 
 

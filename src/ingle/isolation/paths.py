@@ -55,3 +55,14 @@ def _target(path: str) -> str | None:
         return os.readlink(path)
     except (OSError, ValueError):
         return None
+
+
+def is_missing(path: str) -> bool:
+    """Return whether nothing has this path, as far as this user may look."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        pass
+    return False

@@ -22,7 +22,7 @@ from ingle.isolation.egress import package_index
 from ingle.isolation.egress.allow_list import AllowList, read_option
 from ingle.isolation.gpus import UNCONFINED, GpuGrant, Gpus
 from ingle.isolation.limits import limits
-from ingle.isolation.paths import resolve
+from ingle.isolation.paths import is_missing, resolve
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import LEVELS, NETWORKS, Settings
 
@@ -403,6 +403,8 @@ class Policy:
             return path
         within = self._within(path)
         if within is None or not _in_environment(path):
+            if not tenant and is_missing(path):
+                raise InterpreterRefused(f"there is no interpreter at {path[:200]}; name a CPython 3.10 or later")
             raise refusal
         if not within.read_only:
             raise InterpreterRefused(

@@ -130,7 +130,9 @@ def read_option(text: str) -> Entry:
     try:
         return read_entry(text)
     except BadHost as error:
-        raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
+        host = text.partition("://")[2].partition("/")[0]
+        problem = f"it is a URL; give its host, {host[:200]}" if host else f"{error}; give HOST or HOST:PORT"
+        raise InvalidRequest(f"{text[:200]!r} cannot be an allowed host: {problem}") from None
 
 
 class AllowList:
