@@ -1,4 +1,4 @@
-"""A path that exists outside of the grants: the result says so, and how to grant it."""
+"""A path outside of the grants, or a host that no session reaches: the result says so, and how to get it."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from ingle.callers import Caller
 from ingle.service import Service
-from ingle.sessions.hints import path_hints
+from ingle.sessions.hints import network_hints, path_hints
 from ingle.settings import Settings
 from support.internals import worker_pid
 from support.service import make_settings
@@ -104,3 +104,18 @@ async def test_a_slow_disk_holds_no_result_up_for_long(
         result = await service.wait("s", cell, wait=30)
         assert (result.status, result.exit) == ("error", None)
         go_on.set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import urllib.request; urllib.request.urlopen('http://example.com')",
+        "import socket; socket.create_connection(('1.1.1.1', 80))",
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+    ],
+    ids=["name", "address", "loopback"],
+)
+async def test_a_session_without_network_is_told_so_where_a_host_is_not_reached(service: Service, code: str) -> None:
+    await service.create_session("s")
+    assert await notices(service, code) == [network_hints.NO_NETWORK]
+    assert await notices(service, "raise OSError('Disk quota exceeded')") == []
