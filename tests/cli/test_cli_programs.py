@@ -127,6 +127,10 @@ def test_wrong_combinations_are_told(tmp_path: Path) -> None:
     ):
         code, _, told = ingle(*args)
         assert (code, words is None or words in told) == (2 if words else 0, True)
+    (tmp_path / "models").mkdir()
+    assert ingle("models/")[2].startswith("ingle: models/ is a folder; name a file in it")
+    # A word beside a folder of this name is a variable.
+    assert "name 'models' is not defined" in ingle("models")[2]
     (tmp_path / "old.ipynb").write_text('{"nbformat": 3, "worksheets": []}')
     assert ingle("old.ipynb") == (
         2,

@@ -94,7 +94,10 @@ def of_argument(source: str, arguments: list[str]) -> Job:
 
 def names_file(source: str) -> bool:
     """Return whether an argument names a file, and is not code. A folder and a missing file are refused."""
-    # os.path returns False for text that cannot be a path, however long.
+    # A plain word such as `data` is a variable, also beside a folder of this name. os.path returns False for text that
+    # cannot be a path, however long.
+    if source.isidentifier() and not os.path.isfile(source):
+        return False
     if os.path.isdir(source):
         raise Failure(f"{source} is a folder; name a file in it, or pass the code itself")
     if os.path.exists(source):
