@@ -215,6 +215,33 @@ async def test_hosts_that_a_trial_asks_for_are_recorded(service: Service) -> Non
     assert any("example.com:80 is not on the list of hosts" in notice for notice in refused.notices)
 
 
+async def test_connections_past_the_proxy_are_counted(service: Service) -> None:
+    await service.create_session("s")
+    code = """
+import socket
+for family, kind, to in (
+    (socket.AF_INET, socket.SOCK_STREAM, ("192.0.2.1", 80)),
+    (socket.AF_INET, socket.SOCK_DGRAM, ("198.51.100.1", 53)),
+    (socket.AF_INET6, socket.SOCK_STREAM, ("2001:db8::1", 80)),
+):
+    try: socket.socket(family, kind).connect(to)
+    except OSError as error: print(error.errno)
+"""
+    result = await service.trial("s", code)
+    assert result.stdout == "101\n" * 3
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    assert result.trial.effect.notices == [
+        "3 packets past ingle's proxy, such as DNS, were not sent; their hosts are not known"
+    ]
+    await service.discard("s", result.trial.name)
+    # The next trial has a network of its own.
+    quiet = await service.trial("s", "x = 1")
+    assert quiet.trial is not None
+    assert quiet.trial.effect is not None
+    assert quiet.trial.effect.notices == []
+
+
 async def test_a_commit_gives_the_granted_folder_back(service: Service, tmp_path: Path) -> None:
     await service.create_session("s")
     result = await service.trial("s", f"folder = {str(tmp_path / 'granted')!r}; x = open(folder + '/file').read()")

@@ -27,6 +27,7 @@ MADE_BY_INGLE = (".home", ".other", "fork-")
 """Beginnings of the names of other folders there: shown at other places, or for temporary files of one copy."""
 
 MAX_MOUNTS_BYTES = 1 << 20
+MAX_COUNTERS_BYTES = 1 << 16
 MAX_LOOKED_AT = 100
 """Names in a folder."""
 
@@ -37,12 +38,16 @@ Scheduling = tuple[int, int, frozenset[int]]
 class Reach:
     """What the code of a copy could reach of the session, or outside of it."""
 
-    def __init__(self, session: Worker, level: str, *, own_root: bool) -> None:
-        """`level` is that of the session, which has a root folder of its own in a sandbox. Blocks for short reads."""
+    def __init__(self, session: Worker, level: str, *, own_root: bool, own_network: bool) -> None:
+        """`level` is that of the session. In a sandbox it has a root folder of its own, and each copy a network.
+
+        Blocks for short reads.
+        """
         self._session = session.pid
         self._before = _scheduling(session.pid)
         self._common = _folders_in_common(session.pid) if own_root else []
         self._own_root = own_root
+        self._own_network = own_network
         self._level = level
         self.notices: list[str] = []
         """What is known of one copy when it begins."""
@@ -61,6 +66,9 @@ class Reach:
             told.append(f"shared with the session, so that what was done there stays: {' and '.join(common)}")
         if self._before is not None and _scheduling(self._session) not in (self._before, None):
             told.append("the priority, the policy or the cores of the session's process have changed")
+        unsent = _unsent_packets(pid) if self._own_network else 0
+        if unsent:
+            told.append(f"{unsent} packets past ingle's proxy, such as DNS, were not sent; their hosts are not known")
         if not self._own_root:
             told.append(
                 f"at the level {self._level!r} the code has the rights of the session: what it did to other files, "
@@ -88,6 +96,19 @@ def _names_in(folder: str) -> list[str]:
     except OSError:
         return []
     return [name for name in names if not name.startswith(MADE_BY_INGLE)]
+
+
+def _unsent_packets(pid: int | None) -> int:
+    """Return how many packets found no way out of a process's network. A connection begins with one."""
+    found = 0
+    lines = [line.split() for line in processes.read_whole(f"/proc/{pid}/net/snmp", MAX_COUNTERS_BYTES).splitlines()]
+    for names, values in itertools.pairwise(lines):
+        if names[0] == values[0] == b"Ip:":
+            found += int(dict(zip(names, values, strict=True)).get(b"OutNoRoutes", b"0"))
+    for line in processes.read_whole(f"/proc/{pid}/net/snmp6", MAX_COUNTERS_BYTES).splitlines():
+        if line.startswith(b"Ip6OutNoRoutes"):
+            found += int(line.split()[1])
+    return found
 
 
 def _scheduling(pid: int | None) -> Scheduling | None:

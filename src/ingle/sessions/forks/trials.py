@@ -328,9 +328,9 @@ class Trials:
         worker = await self._worker.ready()
         before = VariablesBefore()
         own_root = self._slot.workspace.own_root
-        reach = Reach(worker, self._spec.grant.isolation, own_root=own_root)
-        names = [secrets.token_hex(8) for _ in range(count)]
         apart = own_root and self._spec.grant.network != "full"
+        reach = Reach(worker, self._spec.grant.isolation, own_root=own_root, own_network=apart)
+        names = [secrets.token_hex(8) for _ in range(count)]
         made: list[Copy] = []
         try:
             async with (
