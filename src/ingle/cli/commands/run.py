@@ -41,7 +41,8 @@ folder_option = click.option(
     "folders",
     multiple=True,
     metavar="DIR",
-    help="Let the code use this folder, DIR, or DIR:ro for reading only, and start in the first; may be repeated.",
+    help="Let the code use this folder, DIR, or DIR:ro for reading only, and start in the first; may be repeated. "
+    "With -s it is granted to all your sessions of that server, as by `ingle grant`.",
 )
 
 
