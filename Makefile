@@ -16,8 +16,8 @@ PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
 # Processes that run tests. Each has a service and a server of its own, which its tests share. A third of a test's time
-# is waiting, so two more than there are cores keep the cores busy.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# is waiting, so four more than there are cores keep the cores busy.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
