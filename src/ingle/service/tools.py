@@ -1,7 +1,7 @@
 """Verbs for tools that the code of sessions may call, and for approvals of their calls."""
 
 from ingle import errors
-from ingle.callers import ADMIN, APPROVE, EXECUTE
+from ingle.callers import APPROVE, EXECUTE
 from ingle.grants import ApprovalInfo
 from ingle.nodes import ProvidedFunctions
 from ingle.service.verbs import Verbs
@@ -28,13 +28,13 @@ class Tools(Verbs):
 
         It runs with the rights of this server, outside of every sandbox, so only the owner may name one.
         """
+        session = self.access.session(session_id)
         self.access.check_owner("name a server of tools")
-        session = self.access.session(session_id, ADMIN)
         await session.tools.add(name, server)
 
     async def remove_tool_server(self, session_id: str, name: str) -> None:
+        session = self.access.session(session_id)
         self.access.check_owner("remove a server of tools")
-        session = self.access.session(session_id, ADMIN)
         if not await session.tools.remove(name):
             raise errors.NotFound(f"session {session_id!r} has no server of tools {name[:80]!r} of its own")
 
