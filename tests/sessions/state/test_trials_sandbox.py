@@ -232,7 +232,7 @@ for family, kind, to in (
     assert result.trial is not None
     assert result.trial.effect is not None
     assert result.trial.effect.notices == [
-        "3 packets past ingle's proxy, such as DNS, were not sent; their hosts are not known"
+        "packets past ingle's proxy, such as DNS, were not sent: 3; their hosts are not known"
     ]
     await service.discard("s", result.trial.name)
     # The next trial has a network of its own.

@@ -19,7 +19,7 @@ SETTLE_SECONDS = 10.0
 
 class Blanks:
     def __init__(self, *, wanted: bool) -> None:
-        """`wanted`: the session may use a GPU. A one-off needs none: it ends with its answer, and nobody copies it."""
+        """`wanted`: the session may use a GPU. A one-off needs none: it ends with its answer, uncopied."""
         self.wanted = wanted
         self.workers: list[Worker] = []
 

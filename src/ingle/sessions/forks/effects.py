@@ -68,7 +68,7 @@ class Reach:
             told.append("the priority, the policy or the cores of the session's process have changed")
         unsent = _unsent_packets(pid) if self._own_network else 0
         if unsent:
-            told.append(f"{unsent} packets past ingle's proxy, such as DNS, were not sent; their hosts are not known")
+            told.append(f"packets past ingle's proxy, such as DNS, were not sent: {unsent}; their hosts are not known")
         if not self._own_root:
             told.append(
                 f"at the level {self._level!r} the code has the rights of the session: what it did to other files, "
