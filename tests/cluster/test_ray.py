@@ -125,3 +125,26 @@ async def test_a_node_that_is_drained_is_told_to_every_gateway(
         assert await until(lambda: directory.draining() == set(), PATIENCE)
     finally:
         await other.stop()
+
+
+async def test_an_agent_that_is_killed_while_it_starts_is_started_again(
+    ray_cluster: RayCluster, directory: RayDirectory
+) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+    running = ray_cluster.agents_of("node-2")
+    # Ray gave an actor up whose agent had ended before it was ready. The second start shows that it did not.
+    first = await killed_after(ray_cluster, running)
+    await killed_after(ray_cluster, running | first)
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
+async def killed_after(ray_cluster: RayCluster, known: set[int]) -> set[int]:
+    """Kill the agents of node-2, and those that start in their place."""
+    for pid in known:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert await until(lambda: ray_cluster.agents_of("node-2") - known != set(), PATIENCE)
+    starting = ray_cluster.agents_of("node-2") - known
+    for pid in starting:
+        os.kill(pid, signal.SIGKILL)
+    return starting

@@ -94,14 +94,13 @@ class RayCluster:
 
     def agent_of(self, node: str) -> int:
         """The pid of a node's agent."""
-        found: list[int] = []
+        assert wait_until(lambda: len(self.agents_of(node)) == 1, 60), self.agents_of(node)
+        (found,) = self.agents_of(node)
+        return found
 
-        def look() -> bool:
-            found[:] = [pid for pid, _ in descendants(self._node(node).pid) if is_agent(pid)]
-            return len(found) == 1
-
-        assert wait_until(look, 60), found
-        return found[0]
+    def agents_of(self, node: str) -> set[int]:
+        """The agents of a node that run or start. Usually there is one."""
+        return {pid for pid, _ in descendants(self._node(node).pid) if is_agent(pid)}
 
     def _node(self, name: str) -> Any:
         (found,) = [node for node in self.local.state.nodes if node.name == name]

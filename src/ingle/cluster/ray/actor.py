@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ class AgentActor:
     """One agent, with its lease at the head."""
 
     def __init__(self, slot: str) -> None:
+        try:
+            self._start(slot)
+        except Exception:
+            # Ray gives an actor up whose constructor raises. One whose process ends is started again.
+            traceback.print_exc()
+            os._exit(1)
+
+    def _start(self, slot: str) -> None:
+        """Start the agent and wait until it is ready."""
         import ray
 
         self._slot = slot

@@ -69,7 +69,6 @@ class Link:
         self._kv: Any = internal_kv
         # Once per process: each call registers the class at the head anew.
         self._actor = ray.remote(AgentActor)
-        self._slots: dict[str, Any] = {}
         self._heard = Heard()
         self._agent_keys: list[str] = []
         self._draining: list[str] = []
@@ -96,10 +95,11 @@ class Link:
 
     def ensure(self) -> None:
         """Create the agents that are missing: one for each node, or as many as were asked for."""
+        there = self._slots()
         for number in range(self._target() or self._nodes()):
             slot = SLOT.format(number)
-            if slot not in self._slots:
-                self._slots[slot] = self._actor.options(
+            if slot not in there:
+                self._actor.options(
                     name=slot,
                     lifetime="detached",
                     get_if_exists=True,
@@ -126,15 +126,16 @@ class Link:
             key.removeprefix(AGENT_KEY): DRAINING_KEY + json.loads(value)["info"]["node"] in draining
             for key, value in self._values(self._keys(AGENT_KEY)).items()
         }
-        actors = self._ray.util.list_named_actors(all_namespaces=True)
-        names = [each["name"] for each in actors if each["namespace"] == NAMESPACE]
-        slots = sorted((name for name in names if name.startswith(SLOT.format(""))), key=lambda name: (len(name), name))
-        slots.reverse()
+        slots = sorted(self._slots(), key=lambda name: (len(name), name), reverse=True)
         order = sorted(slots, key=lambda slot: {None: 0, True: 1, False: 2}[places.get(slot)])
         for slot in order[: max(0, len(slots) - count)]:
             self._ray.kill(self._ray.get_actor(slot, namespace=NAMESPACE), no_restart=True)
             self._delete(AGENT_KEY + slot)
-            self._slots.pop(slot, None)
+
+    def _slots(self) -> list[str]:
+        """Return the names of the actors that Ray runs, starts or has no node for."""
+        names: list[str] = self._ray.util.list_named_actors()
+        return [name for name in names if name.startswith(SLOT.format(""))]
 
     def _nodes(self) -> int:
         return sum(node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1 for node in self._ray.nodes())
