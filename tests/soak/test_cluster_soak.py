@@ -1,6 +1,5 @@
 """A Ray cluster of three nodes: a hundred rounds of kill -9 with each store, and a hundred races of two gateways."""
 
-import random
 from uuid import uuid4
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from support.cluster_rounds import ClusterRounds, cluster_with, race_to_restore
 from support.object_store import bucket, environment, s3_server
 from support.ray_cluster import RayCluster
+from support.seeds import new_chance
 
 pytestmark = [pytest.mark.soak, pytest.mark.ray]
 
@@ -15,7 +15,7 @@ ROUNDS = 100
 
 
 def run_rounds(cluster: RayCluster, *flags: str) -> None:
-    rounds = ClusterRounds(cluster, random.Random(25), *flags)
+    rounds = ClusterRounds(cluster, new_chance(), *flags)
     try:
         for number in range(ROUNDS):
             rounds.run()

@@ -1,7 +1,6 @@
 """Servers with one object store: a hundred rounds of kill -9, and a hundred races for one session."""
 
 import contextlib
-import random
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,6 +8,7 @@ import pytest
 
 from ingle.service import Service
 from support.object_store import bucket, environment, s3_server
+from support.seeds import new_chance
 from support.service import make_settings
 from support.store_races import race
 from support.store_rounds import StoreRounds
@@ -19,7 +19,7 @@ ROUNDS = 100
 
 
 def run_rounds(folder: Path, url: str, variables: dict[str, str]) -> None:
-    rounds = StoreRounds(folder, url, variables, random.Random(25))
+    rounds = StoreRounds(folder, url, variables, new_chance())
     for _ in range(ROUNDS):
         rounds.run()
         print(rounds.told[-1])

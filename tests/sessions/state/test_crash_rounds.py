@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import os
-import random
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 from ingle.support.processes import below
 from support.crash_rounds import PATIENCE, Rounds, name_of
 from support.rollback_rounds import ChangeRounds, Changing, GrantRounds
+from support.seeds import new_chance
 from support.server import Server
 from support.waiting import wait_until
 
@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.req("state.restart")
 @pytest.mark.timeout(240)
 def test_rounds_of_kill_9(start: Callable[..., Server]) -> None:
-    rounds = Rounds(start, random.Random(20))
+    rounds = Rounds(start, new_chance())
     for what in ROUNDS:
         rounds.run(what)
     print("\n".join(rounds.told))
@@ -45,7 +45,7 @@ def test_rounds_of_kill_9(start: Callable[..., Server]) -> None:
 @pytest.mark.timeout(240)
 def test_rollbacks_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> None:
     """The files and the variables are of one moment, whatever is killed while a rollback goes on."""
-    rounds = ChangeRounds(start, random.Random(7))
+    rounds = ChangeRounds(start, new_chance())
     for what in ("log", "init", "log", "worker"):
         rounds.run(what)
     print("\n".join(rounds.told))
@@ -56,7 +56,7 @@ def test_rollbacks_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -
 @pytest.mark.timeout(240)
 def test_commits_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> None:
     """The files, the variables and the durable save are of one moment, whatever is killed while a commit goes on."""
-    rounds = ChangeRounds(start, random.Random(8), Changing.commit)
+    rounds = ChangeRounds(start, new_chance(), Changing.commit)
     for what in ("log", "init", "server", "worker"):
         rounds.run(what)
     print("\n".join(rounds.told))
@@ -68,7 +68,7 @@ def test_commits_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> 
 def test_rollbacks_of_a_tracked_folder_are_wholly_done_or_not_at_all(
     start: Callable[..., Server], project: Path
 ) -> None:
-    rounds = GrantRounds(start, random.Random(9), project, "--mount", f"{project}:tracked", "--pool", "0")
+    rounds = GrantRounds(start, new_chance(), project, "--mount", f"{project}:tracked", "--pool", "0")
     for what in ("middle", "process", "server", "init"):
         rounds.roll_back(what)
     print("\n".join(rounds.told))
@@ -85,7 +85,7 @@ def test_commits_to_a_granted_folder_are_wholly_done_or_not_at_all(
     """Each folder is of one moment, and the session and its save too, whatever is killed."""
     granted = f"{project}:tracked" if kind == "tracked" else str(project)
     flags = ("--mount", granted, "--pool", "0", "--isolation", "sandbox")
-    rounds = GrantRounds(start, random.Random(10), project, *flags)
+    rounds = GrantRounds(start, new_chance(), project, *flags)
     for what in ("middle", "process", "server", "init"):
         rounds.commit(what)
     print("\n".join(rounds.told))
