@@ -1,7 +1,6 @@
 """Shell tasks: what runs, how it is answered, watched, fed, paused and ended."""
 
 import asyncio
-import contextlib
 import time
 from pathlib import Path
 
@@ -15,20 +14,10 @@ from ingle.service import Service
 from ingle.settings import Settings
 from support.processes import MARK, marked_processes
 from support.service import make_settings
+from support.shell_commands import WAIT, names, until_text
 from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.both_levels
-
-
-def names(mark: str) -> list[str]:
-    """What runs that was started during the test, without ingle's own processes."""
-    found = []
-    for pid, state in marked_processes(mark):
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            if state != "Z" and not name.startswith("ingle-"):
-                found.append(name)
-    return sorted(found)
 
 
 def plain(task: Task) -> Task:
@@ -41,9 +30,6 @@ def plain(task: Task) -> Task:
 def gate(tmp_path: Path) -> Path:
     """A command waits for this file with WAIT."""
     return tmp_path / "gate"
-
-
-WAIT = "until [ -e {gate} ]; do sleep 0.01; done"
 
 
 # --- answers -----------------------------------------------------------------------------------------------
@@ -286,14 +272,6 @@ async def test_a_task_with_an_open_input_takes_lines_until_its_end(service: Serv
     assert (over.status, over.stdout) == ("done", "got one\ngot two\ngot three\nend\n")
     with pytest.raises(errors.TaskOver):
         await service.shell_input(task.task_id, "more\n")
-
-
-async def until_text(service: Service, task_id: str, text: str) -> bool:
-    for _ in range(500):
-        if (await service.shell_status(task_id, wait=0)).stdout == text:
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 async def test_input_for_a_task_without_one_is_refused_in_words(service: Service, gate: Path) -> None:

@@ -1,6 +1,5 @@
 """Commands that go wrong, are hostile, or come in crowds: each a clear result, nothing left, nobody else disturbed."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -10,7 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from test_shell import WAIT, names, until_text
 
 from ingle import errors
 from ingle.requests import Limits
@@ -20,6 +18,7 @@ from ingle_worker.wire import messages as wire
 from support.internals import tasks_of, until_prepared
 from support.processes import marked_processes
 from support.service import make_settings
+from support.shell_commands import WAIT, names, run_crowd, until_text
 from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.both_levels
@@ -256,29 +255,6 @@ def test_kill_9_of_the_server_ends_every_task_within_a_second(mark: str, apart: 
 
 
 # --- crowds ------------------------------------------------------------------------------------------------
-
-
-async def run_crowd(service: Service, folder: Path, count: int) -> None:
-    """Run commands that all wait for each other, and check that each has its own output and exit code."""
-    counter, gate = folder / "counter", folder / "gate"
-    starts = [
-        service.shell(
-            f"echo {n} >> {counter}; echo out {n}; until [ -e {gate} ]; do sleep 0.5; done; "
-            f"echo err {n} >&2; exit {n % 100}",
-            wait=0,
-        )
-        for n in range(count)
-    ]
-    tasks = await asyncio.gather(*starts)
-    # All of them are there at once before the first may end.
-    assert await until(lambda: counter.exists() and len(counter.read_text().split()) == count, 120)
-    assert {(await service.shell_status(task.task_id, wait=0)).status for task in tasks} == {"running"}
-    gate.touch()
-    ended = await asyncio.gather(*(service.shell_status(task.task_id, wait=120) for task in tasks))
-    assert [(task.status, task.stdout, task.stderr, task.exit_code) for task in ended] == [
-        ("done", f"out {n}\n", f"err {n}\n", n % 100) for n in range(count)
-    ]
-    assert sorted(map(int, counter.read_text().split())) == list(range(count))
 
 
 class TestCrowd:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_shell import WAIT, names, until_text
 
 from ingle import errors
 from ingle.events import Task
@@ -21,6 +20,7 @@ from ingle.workers.io.descriptors import unread
 from ingle_worker.wire import messages
 from support.internals import persistent_shells, until_prepared
 from support.service import make_settings
+from support.shell_commands import WAIT, names, until_text
 from support.waiting import until
 
 pytestmark = pytest.mark.both_levels

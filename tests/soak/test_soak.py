@@ -16,10 +16,10 @@ from ingle.service import Service
 from ingle.settings import Settings
 from processes.test_density import create_use_and_end, memory, open_files
 from sessions.rich.test_rendering import read_a_flood
-from shell.test_shell_faults import run_crowd
 from support.internals import manager_of, session_folders
 from support.processes import marked_processes
 from support.service import make_settings
+from support.shell_commands import run_crowd
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 pytestmark = pytest.mark.soak
