@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingle.errors import InterpreterRefused, IsolationUnavailable
+from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.sessions.process import session_folders
@@ -49,7 +49,7 @@ async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(servic
     assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
 
 
-async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Service, session: str) -> None:
+async def test_nothing_of_the_zygotes_own_places_is_left_in_a_sandbox(service: Service, session: str) -> None:
     worker = worker_of(service, session)
 
     def points() -> list[str]:
@@ -79,7 +79,7 @@ async def test_files_of_the_host_are_not_there_and_its_own_are(service: Service,
     assert [each.name for each in (await service.list_files(session)).files] == ["made"]
 
 
-async def test_no_descriptor_leads_out_of_the_room(service: Service, session: str) -> None:
+async def test_no_descriptor_leads_out_of_the_sandbox(service: Service, session: str) -> None:
     at = "f'/proc/self/fd/{n}'"
     look = f"import os\nprint(*[os.readlink({at}) for n in range(200) if os.path.lexists({at})])"
     kinds = {link.partition(":")[0] for link in (await shown(service, session, look)).split()}
@@ -132,6 +132,17 @@ async def test_a_session_that_ended_leaves_an_init_without_children(service: Ser
     assert Path(f"/proc/{init}/task/{init}/children").read_text() == ""
     await service.stop()
     assert not Path(f"/proc/{init}").exists()
+
+
+async def test_a_sandbox_that_cannot_be_prepared_is_told_with_its_cause(
+    service: Service, session: str, home: Path
+) -> None:
+    (packages,) = (home / "sessions").glob("*/packages")
+    packages.rmdir()
+    packages.write_text("no folder, so that it cannot be mounted as one")
+    assert (await service.execute(session, "import os; os._exit(0)")).status == "exit"
+    with pytest.raises(StartFailed, match=r"the session's sandbox could not be prepared \(mounting .*ENOTDIR"):
+        await service.execute(session, "1")
 
 
 async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
@@ -225,7 +236,7 @@ def test_only_what_lies_in_a_sessions_folder_is_removed(tmp_path: Path) -> None:
 # --- shell tasks ---
 
 
-async def test_a_task_of_a_session_runs_in_its_room(service: Service, session: str) -> None:
+async def test_a_task_of_a_session_runs_in_its_sandbox(service: Service, session: str) -> None:
     await service.execute(session, "open('here', 'w').close()\nopen('/tmp/there', 'w').close()\nimport os")
     task = await service.shell("id -u; ls; ls /tmp/there; grep -c . /proc/1/comm; echo done > mine", session_id=session)
     user = (await shown(service, session, "os.getuid()")).strip()
@@ -241,7 +252,9 @@ async def test_tasks_without_a_session_have_a_room_of_their_own(service: Service
     assert (await service.shell("ls made && ls /tmp/kept")).stdout == "made\n/tmp/kept\n"
 
 
-async def test_a_terminal_a_persistent_shell_and_a_long_command_work_in_a_room(service: Service, session: str) -> None:
+async def test_a_terminal_a_persistent_shell_and_a_long_command_work_in_a_sandbox(
+    service: Service, session: str
+) -> None:
     for bound in (session, None):
         task = await service.shell("test -t 0 && echo on a terminal > /dev/tty", session_id=bound, pty=True)
         assert (task.exit_code, task.stdout) == (0, "on a terminal\r\n")

@@ -245,7 +245,8 @@ class Worker:
     def _on_init(self, event: Any) -> None:
         match event:
             case messages.NotEntered():
-                self._break(f"the session's sandbox could not be prepared ({event.reason[:MAX_REASON_CHARS]})")
+                # Init kills the worker for this.
+                self.kill(f"the session's sandbox could not be prepared ({event.reason[:MAX_REASON_CHARS]})")
             case messages.ProxyListening():
                 if self.proxy_listener is None and (fd := self.init.take_descriptor()) is not None:
                     self.proxy_listener = as_socket(fd)

@@ -233,7 +233,7 @@ class Launcher:
 
         The first attempt uses the idle init, if one is given.
         """
-        tries, lost = 0, False
+        tries, lost, last = 0, False, ""
         until = self._loop.time() + self._settings.start_patience
         while tries < TRIES and not (lost and self._loop.time() > until):
             pooled = begin is None
@@ -270,7 +270,8 @@ class Launcher:
                     f"a session's process did not start within {self._settings.start_patience:g} s; "
                     "preload fewer modules, or raise start_patience"
                 ) from None
-            except WorkerEnded:
+            except WorkerEnded as ended:
+                last = str(ended)
                 # Most likely its zygote died, or its interpreter is too old for a session.
                 if process is not None and await asyncio.to_thread(process.wait) == OLD_PYTHON:
                     raise InterpreterRefused(
@@ -287,7 +288,8 @@ class Launcher:
                 raise
             self.version = ready.python
             return worker
-        why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
+        words = self._zygotes.last.last_words if self._zygotes.last is not None else ""
+        why = "; ".join(filter(None, (last, words)))
         raise StartFailed(
             f"processes of sessions end before they are ready{f' ({why})' if why else ''}; try again, or name another "
             "interpreter"
