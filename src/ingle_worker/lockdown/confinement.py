@@ -179,6 +179,8 @@ class Confinement:
             for folder in self._used:
                 root_fs.make_folder(folder, 0o711)
             return
+        # Before the worker runs.
+        root_fs.make_mount_points(self._mounts, order)
         if self._root:
             # The worker needs only the first folders, and cannot use the staging area: it is not root.
             first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared, sources=order.sources, home=order.home)
@@ -187,10 +189,10 @@ class Confinement:
             root_fs.mount_session_folders(
                 self._mounts, messages.Enter(order.own[FIRST_FOLDERS:], [], order.shown), self._uid, self._gid
             )
-            root_fs.detach_staging(self._mounts)
+            root_fs.detach_staging()
         else:
             root_fs.mount_session_folders(self._mounts, order, self._uid, self._gid)
-            root_fs.detach_staging(self._mounts)
+            root_fs.detach_staging()
             self._release_worker()
 
     def _release_worker(self) -> None:

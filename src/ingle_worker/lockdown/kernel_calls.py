@@ -155,13 +155,19 @@ def set_mount(path: str, attributes: int, *, recursive: bool = True) -> None:
     _set_mount(AT_FDCWD, path, AT_RECURSIVE if recursive else 0, struct.pack("QQQQ", attributes, 0, 0, 0))
 
 
-def mount_mapped(source: str, target: str, users: int) -> None:
-    """Bind a folder elsewhere, with file owners mapped by this user namespace."""
+def bind(source: str, target: str, attributes: int = 0, *, users: int = -1, recursive: bool = True) -> None:
+    """Bind a file or folder elsewhere.
+
+    It has its attributes before a process can reach it. With `users`, its owners are mapped by this user namespace.
+    """
+    deep = AT_RECURSIVE if recursive else 0
     name = ctypes.create_string_buffer(os.fsencode(source))
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
-    tree = system_call("open_tree", AT_FDCWD, ctypes.addressof(name), flags)
+    tree = system_call("open_tree", AT_FDCWD, ctypes.addressof(name), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | deep)
     try:
-        _set_mount(tree, "", AT_EMPTY_PATH, struct.pack("QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users))
+        if users >= 0:
+            attributes |= MOUNT_ATTR_IDMAP
+        if attributes:
+            _set_mount(tree, "", AT_EMPTY_PATH | deep, struct.pack("QQQQ", attributes, 0, 0, max(users, 0)))
         nothing, place = ctypes.create_string_buffer(b""), ctypes.create_string_buffer(os.fsencode(target))
         args = (tree, ctypes.addressof(nothing), AT_FDCWD, ctypes.addressof(place), MOVE_MOUNT_F_EMPTY_PATH)
         system_call("move_mount", *args)

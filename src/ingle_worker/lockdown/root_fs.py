@@ -217,9 +217,7 @@ def _make_mount_point(path: str, like: str) -> None:
 
 def _bind(source: str, target: str, attributes: int = 0) -> None:
     _make_mount_point(target, source)
-    kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
-    if attributes:
-        kernel_calls.set_mount(target, attributes)
+    kernel_calls.bind(source, target, attributes)
 
 
 def _bind_granted(source: str, target: str, attributes: int) -> None:
@@ -408,6 +406,21 @@ def write_accounts(plan: MountPlan, uid: int, gid: int) -> None:
     _bind_writable(plan, uid, gid)
 
 
+def make_mount_points(plan: MountPlan, order: "messages.Enter") -> None:
+    """Create the mount points of the session's folders, and make the folder around them read-only.
+
+    While a process writes there, or reads something for the first time, the kernel refuses that (EBUSY).
+    """
+    for folder in order.own:
+        make_folder(f"{plan.data}/{folder}", 0o755)
+    for folder in order.shared:
+        _make_mount_point(f"{plan.data}/{folder}", f"{STAGED_DATA}/{folder}")
+    for folder in order.shown:
+        make_folder(f"{STAGED_DATA}/{folder}", 0o711)
+        make_folder(f"{plan.data}/{folder}", 0o755)
+    kernel_calls.set_mount(plan.data, READ_ONLY, recursive=False)
+
+
 def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gid: int) -> None:
     """Mount the session's folders, named relative to the data folder. Its own folders are created if missing."""
     _bind_own_folders(plan, order.own, uid, gid, STAGED_DATA, order.sources)
@@ -416,7 +429,6 @@ def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gi
     for folder in order.shared:
         _bind_shared(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", uid, gid)
     for folder in order.shown:
-        make_folder(f"{STAGED_DATA}/{folder}", 0o711)
         _bind(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", READ_ONLY)
 
 
@@ -444,7 +456,7 @@ def _bind_shared(source: str, target: str, uid: int, gid: int) -> None:
     if ids not in _mappings:
         _mappings[ids] = kernel_calls.users_mapping(*ids)
     try:
-        kernel_calls.mount_mapped(source, target, _mappings[ids])
+        kernel_calls.bind(source, target, users=_mappings[ids], recursive=False)
     except kernel_calls.Refused:
         # The file system has no ID-mapped mounts: the session then has the permissions of others.
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
@@ -471,9 +483,8 @@ def rehearse(plan: MountPlan, uid: int, gid: int) -> None:
         os.rmdir(f"{base}/.rehearsal")
 
 
-def detach_staging(plan: MountPlan) -> None:
-    """Detach the staging area and make the data folder read-only."""
-    kernel_calls.set_mount(plan.data, READ_ONLY, recursive=False)
+def detach_staging() -> None:
+    """Detach the staging area."""
     kernel_calls.unmount(STAGING)
 
 
