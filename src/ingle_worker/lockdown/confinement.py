@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 
-from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp, views
+from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp, session_mounts, views
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_init
 from ingle_worker.processes.limits import ProcessLimits, lower
@@ -118,8 +118,8 @@ class Confinement:
         if self._mounts is not None:
             # The session must not get back into the zygote's namespace.
             os.close(self._namespace)
-            root_fs.isolate(network=network == "full")
-            root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+            session_mounts.isolate(network=network == "full")
+            session_mounts.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
             self._key = seccomp.new_key()
 
     def prepare_again(self) -> None:
@@ -131,7 +131,7 @@ class Confinement:
         if self._mounts is not None:
             kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
             kernel_calls.unshare(kernel_calls.CLONE_NEWIPC, "ipc")
-            root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+            session_mounts.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
             self._key = seccomp.new_key()
 
     def set_limits(self, given: dict[str, int]) -> None:
@@ -141,7 +141,7 @@ class Confinement:
         self._limits = ProcessLimits.of({**limits, **given})
         self._tmp_size = given.get("tmp", plan.tmp_size)
         if self._mounts is not None and self._tmp_size != plan.tmp_size:
-            root_fs.resize_tmp(self._tmp_size)
+            session_mounts.resize_tmp(self._tmp_size)
 
     def set_identity(self, uid: int, fds: list[int], *, pooled: bool = False) -> None:
         """Set the session's uid: chosen by the host if the server is root, else the server's own."""
@@ -154,9 +154,9 @@ class Confinement:
                 except OSError as error:
                     raise kernel_calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
         if self._mounts is not None:
-            root_fs.write_accounts(self._mounts, self._uid, self._gid)
+            session_mounts.write_accounts(self._mounts, self._uid, self._gid)
             if pooled:
-                root_fs.rehearse(self._mounts, self._uid, self._gid)
+                session_mounts.rehearse(self._mounts, self._uid, self._gid)
             self._folders_mounted = os.eventfd(0, os.EFD_CLOEXEC)
             if self._network == "allowlist":
                 self._send_proxy_listener(fds[4])
@@ -177,22 +177,22 @@ class Confinement:
             self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
             self._used = [f"{self.plan.data_folder}/{folder}" for folder in order.shown]
             for folder in self._used:
-                root_fs.make_folder(folder, 0o711)
+                session_mounts.make_folder(folder, 0o711)
             return
         # Before the worker runs.
-        root_fs.make_mount_points(self._mounts, order)
+        session_mounts.make_mount_points(self._mounts, order)
         if self._root:
             # The worker needs only the first folders, and cannot use the staging area: it is not root.
             first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared, sources=order.sources, home=order.home)
-            root_fs.mount_session_folders(self._mounts, first, self._uid, self._gid)
+            session_mounts.mount_session_folders(self._mounts, first, self._uid, self._gid)
             self._release_worker()
-            root_fs.mount_session_folders(
+            session_mounts.mount_session_folders(
                 self._mounts, messages.Enter(order.own[FIRST_FOLDERS:], [], order.shown), self._uid, self._gid
             )
-            root_fs.detach_staging()
+            session_mounts.detach_staging()
         else:
-            root_fs.mount_session_folders(self._mounts, order, self._uid, self._gid)
-            root_fs.detach_staging()
+            session_mounts.mount_session_folders(self._mounts, order, self._uid, self._gid)
+            session_mounts.detach_staging()
             self._release_worker()
 
     def _release_worker(self) -> None:
@@ -253,7 +253,7 @@ class Confinement:
         """Close what only init may use."""
         if self._mounts is not None:
             os.close(self._mount_namespace)
-            root_fs.close_mappings()
+            session_mounts.close_mappings()
         if self._listener is not None:
             self._listener.close()
 
@@ -277,11 +277,11 @@ class Confinement:
         elif self.plan.level == "restricted":
             own = [folder for folder in (*start.folders[1:], start.packages) if folder]
             for folder in (start.folders[0], *own):
-                root_fs.make_folder(folder, 0o700)
+                session_mounts.make_folder(folder, 0o700)
             if self._root:
                 self._allow_traversal(start.folders[0])
                 for folder in own:
-                    root_fs.change_owner(folder, self._uid, self._gid)
+                    session_mounts.change_owner(folder, self._uid, self._gid)
             self._own = own
             self._lock_down()
 

@@ -14,7 +14,7 @@ import os
 import socket
 from typing import Any
 
-from ingle_worker.lockdown import kernel_calls, root_fs
+from ingle_worker.lockdown import kernel_calls, root_fs, session_mounts
 from ingle_worker.wire import messages
 from ingle_worker.wire.constants import HOMES, PROXY_PORT
 from ingle_worker.wire.trees import LAYERS, UPPER
@@ -76,7 +76,7 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> "dict[str,
     kernel_calls.map_self(uid, gid)
     if order.network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
-        root_fs.raise_loopback()
+        session_mounts.raise_loopback()
     _show(own, order.shown or f"{own}/workspace", order.target)
     reasons = [_cover(folder, layer) for folder, layer in zip(order.protected, layers, strict=True)]
     if layers:
