@@ -1,7 +1,11 @@
-"""The layout of the source tree: small folders, small modules."""
+"""The layout of the tree: small folders, small modules, tests that stand alone."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from support.checkout import beside
 
@@ -45,3 +49,11 @@ def test_the_map_names_every_module_in_a_few_words() -> None:
     names = {str(path.relative_to(SOURCE).with_suffix("")) for path in modules()}
     assert set(found) == {name for name in names if not name.startswith("ingle/client/sync/")}
     assert {name: words for name, words in found.items() if len(words.split()) > 12} == {}
+
+
+@pytest.mark.parametrize("folder", ["cluster", "gpu", "soak", "web"])
+def test_tests_that_run_apart_can_be_collected_apart(folder: str) -> None:
+    """The Makefile has a target for each. `make test` collects all folders, where one can import from another."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "-m", ""]
+    done = subprocess.run([*command, beside("tests") / folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
