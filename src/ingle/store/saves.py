@@ -78,19 +78,21 @@ class SessionSaves:
 
         `known` was read before. It is not read again if it is still the last one.
         """
-        first: errors.SnapshotDamaged | None = None
-        for entry in reversed(await self._store.list(self._folder)):
-            if _epoch(entry) < before:
+        while entries := [each for each in await self._store.list(self._folder) if _epoch(each) < before]:
+            first: errors.SnapshotDamaged | None = None
+            for entry in reversed(entries):
                 if known is not None and (known.path, known.version) == (entry.path, entry.version):
                     return known
                 data = await self._store.read(entry.path)
+                if data is None:
+                    break  # it was removed since it was listed, so there are newer ones, or none
                 try:
-                    if data is not None:
-                        return FoundSave(entry.path, entry.version, entry.size, _decode(data, entry.path))
+                    return FoundSave(entry.path, entry.version, entry.size, _decode(data, entry.path))
                 except errors.SnapshotDamaged as error:
                     first = first or error
-        if first is not None:
-            raise first
+            else:
+                assert first is not None
+                raise first
         return None
 
     async def exist(self) -> bool:
