@@ -101,6 +101,37 @@ async def test_a_restored_session_keeps_its_labels(own_cluster: Cluster) -> None
         await gateway.execute("s", "x")
 
 
+@pytest.mark.req("node.lost")
+async def test_a_late_gateway_finds_a_session_that_was_restored_and_saved_meanwhile(
+    own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_cluster.grow(2)
+    first, late = await own_cluster.gateway(), await own_cluster.gateway()
+    await first.create_session("s", durable=True)
+    await first.execute("s", "x = 1")
+    await saved(first, "s")
+    judged = asyncio.Event()
+
+    async def remaining(incarnation: str) -> float:
+        await judged.wait()
+        return 0.0
+
+    monkeypatch.setattr(cluster_node_of(late).agents, "remaining", remaining)
+    node = (await first.get_session("s")).node
+    (agent,) = (each for each in own_cluster.agents if each.info.node == node)
+    await lose(first, agent)
+    await lose(late, agent)
+    asked = asyncio.ensure_future(late.execute("s", "x"))
+    store = open_store(str(own_cluster.store))
+    saves = [each.path for each in await store.list("saves/")]
+    while not {each.path for each in await store.list("saves/")}.isdisjoint(saves):
+        done = await first.execute("s", "x += 1")
+        await saved(first, "s", done.cell)
+    store.close()
+    judged.set()
+    assert (await asked).result == (await first.execute("s", "x")).result
+
+
 @pytest.mark.req("node.drain")
 async def test_a_drained_agent_takes_no_session(own_cluster: Cluster) -> None:
     await own_cluster.grow(2)

@@ -204,7 +204,11 @@ class Router:
         name = _name(claim.key)
         save = save or await SessionSaves(self._store, claim.key).newest(claim.epoch + 1)
         if save is None:
-            raise errors.SessionLost(name, claim.node)
+            # Another agent may have taken the session over since this claim was read, and removed its saves.
+            newest = await self._claims.newest(claim.key)
+            if newest is None or newest.epoch <= claim.epoch:
+                raise errors.SessionLost(name, claim.node)
+            return await self._of(newest, SessionNotFound(name))
         # The request that made the session is the same in all its saves.
         wanted = msgspec.json.decode(save.save.row, type=Row).made
         sent = save if save.size <= MAX_SENT_SAVE_BYTES else None
