@@ -182,11 +182,11 @@ class Agents:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     async def stop(self) -> None:
-        tasks = [*self._following.values(), *self._judging.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        # The end of a link begins to judge its agent.
+        for tasks in (self._following, self._judging):
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
         await self._directory.stop()
 
 
