@@ -109,6 +109,8 @@ class InitLink:
         """Process above a spawned init, which exits after init."""
         self.joined = False
         """Whether the worker was started inside of its cgroup."""
+        self.tmp = 0
+        """Bytes of the session's own file system at /tmp; 0 without one."""
         self.up: asyncio.Future[None] = loop.create_future()
         """Done when the process id of init is known, or never will be."""
         self.sweeper: Sweeper | None = None
@@ -144,6 +146,7 @@ class InitLink:
     def share_init_of(self, other: "InitLink") -> None:
         """Link another worker to the init of `other`."""
         self.init_pid, self.parent_pid, self.sweeper = other.init_pid, other.parent_pid, other.sweeper
+        self.tmp = other.tmp
 
     def use(self, init_pid: int, sweeper: Sweeper | None, swept_pid: int) -> None:
         """Link the first worker of a session to an init that has served another one."""
@@ -285,7 +288,7 @@ class InitLink:
         if isinstance(message, messages.InitUp):
             self._move(Phase.UP)
             if not self.up.done():
-                self.joined = message.joined
+                self.joined, self.tmp = message.joined, message.tmp or self.tmp
                 self.up.set_result(None)
         elif isinstance(message, messages.Exited):
             self._move(Phase.EXITED)

@@ -143,6 +143,13 @@ class Confinement:
         if self._mounts is not None and self._tmp_size != plan.tmp_size:
             session_mounts.resize_tmp(self._tmp_size)
 
+    def tmp_bytes(self) -> int:
+        """Return the size of the session's own file system at /tmp, as the kernel has it; 0 without one."""
+        if self._mounts is None:
+            return 0
+        found = os.statvfs("/tmp")
+        return found.f_blocks * found.f_frsize
+
     def set_identity(self, uid: int, fds: list[int], *, pooled: bool = False) -> None:
         """Set the session's uid: chosen by the host if the server is root, else the server's own."""
         if self._root and uid and self._files is not None:

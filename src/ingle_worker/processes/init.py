@@ -69,10 +69,10 @@ def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up descriptor reports the signal."""
 
 
-def report_up(fd: int, worker: int, joined: bool = False) -> None:
+def report_up(fd: int, worker: int, joined: bool = False, tmp: int = 0) -> None:
     # Encoded by hand: a message object would touch, and so copy, fifty pages of every init.
     word = b"true" if joined else b"false"
-    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s}' % (getpid(), worker, word)))
+    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s,"tmp":%d}' % (getpid(), worker, word, tmp)))
 
 
 def join(status_fd: int) -> tuple[bool, int] | None:
@@ -196,8 +196,8 @@ class Init:
         """Undoes a view, given by its mount namespace, and answers on this socket."""
         self.enter_mounts: Callable[[int], None] | None = None
         """Enters a mount namespace."""
-        self.joined = False
-        """Whether init and its worker are in the cgroup they were promised."""
+        self.joined, self.tmp = False, 0
+        """Whether init and its worker are in the cgroup they were promised; bytes of the session's own /tmp, or 0."""
         self._tasks: dict[int, tuple[int, Member, bool]] = {}
         """Shell tasks and file agents by pid: tag of their descendants, their worker, and whether they end with it."""
         self._last_tag = MAX_WORKERS_PER_INIT
@@ -250,7 +250,7 @@ class Init:
         for number in IGNORED:
             self._handlers[number] = signal(number, SIG_IGN)
         self._poller.register(status_fd, POLLIN)
-        report_up(status_fd, worker, self.joined)
+        report_up(status_fd, worker, self.joined, self.tmp)
         while True:
             for member in self._members:
                 if member.ended:

@@ -246,6 +246,7 @@ def become_session(
         init.on_make_view = confinement.make_view
         init.on_close_view = confinement.close_view
         init.enter_mounts = confinement.enter_mounts
+        init.tmp = confinement.tmp_bytes()
     status = fds.pop()
     for fd in fds:
         close(fd)

@@ -158,6 +158,8 @@ class InitUp:
     pid: int
     worker: int
     joined: bool = False
+    tmp: int = 0
+    """Bytes of the session's own file system at /tmp, as the kernel has it. 0 without one."""
 
 
 @dataclass(frozen=True)

@@ -137,14 +137,14 @@ class LimitApplier:
         return group
 
     @staticmethod
-    def in_force(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+    def in_force(group: Group | None, pid: int, wanted: SessionLimits, own_tmp: int | None) -> SessionLimits:
         """Return the limits of a worker as the kernel has them."""
-        return in_force.read(pid, group, wanted, own_tmp=own_tmp)
+        return in_force.read(pid, group, wanted, own_tmp)
 
     @staticmethod
-    def check(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+    def check(group: Group | None, pid: int, wanted: SessionLimits, own_tmp: int | None) -> SessionLimits:
         """Return the limits of a worker as the kernel has them. Raise LimitUnavailable if one is not in force."""
-        found = in_force.read(pid, group, wanted, own_tmp=own_tmp)
+        found = in_force.read(pid, group, wanted, own_tmp)
         if (names := in_force.missing(wanted, found)) and processes.lives(pid):
             values = [f"{name} is {getattr(found, name) or 'unlimited'}" for name in names]
             raise errors.LimitUnavailable(" and ".join(names), ", ".join(values))

@@ -10,18 +10,16 @@ from ingle.support import processes
 ROWS = {"files": b"Max open files", "file_size": b"Max file size"}
 """Rows of /proc/PID/limits."""
 
-MAX_MOUNTS_BYTES = 4 * 1024 * 1024
-"""Bytes that are read of a process's list of mounts."""
-
 PAGE_BYTES = 4096
 IN_PAGES = ("memory", "tmp")
 """Limits that the kernel rounds to whole pages."""
 
 
-def read(pid: int, group: Group | None, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+def read(pid: int, group: Group | None, wanted: SessionLimits, own_tmp: int | None) -> SessionLimits:
     """Return the limits of a worker. Those that were not asked for are left out.
 
-    Limits that the watchdog keeps are as wanted. `own_tmp`: the worker has a file system for temporary files.
+    Limits that the watchdog keeps are as wanted. `own_tmp` is the size of the worker's own file system for temporary
+    files, which init has read; None without one.
     """
     found: dict[str, int | None] = {}
     rows = processes.read(f"/proc/{pid}/limits").splitlines()
@@ -35,8 +33,8 @@ def read(pid: int, group: Group | None, wanted: SessionLimits, *, own_tmp: bool)
             found["memory"] = group.limit(MEMORY)
         if PROCESSES in group.places:
             found["processes"] = group.limit(PROCESSES)
-    if own_tmp:
-        found["tmp"] = _tmp_size(pid)
+    if own_tmp is not None:
+        found["tmp"] = own_tmp or None
     return msgspec.structs.replace(
         wanted, **{name: value for name, value in found.items() if getattr(wanted, name) is not None}
     )
@@ -54,16 +52,3 @@ def missing(wanted: SessionLimits, found: SessionLimits) -> list[str]:
 
 def _holds(value: int | None, most: int) -> bool:
     return value is not None and value <= most
-
-
-def _tmp_size(pid: int) -> int | None:
-    """Return the size of the file system at /tmp, as the process sees it."""
-    size = None
-    for line in processes.read_whole(f"/proc/{pid}/mountinfo", MAX_MOUNTS_BYTES).splitlines():
-        if b" /tmp " not in line:
-            continue  # as most lines, which are not worth taking apart
-        before, _, after = line.partition(b" - ")
-        if before.split()[4] == b"/tmp":
-            options = after.split()[2].split(b",")
-            size = next((each[5:-1] for each in options if each.startswith(b"size=") and each.endswith(b"k")), None)
-    return int(size) * 1024 if size is not None else None

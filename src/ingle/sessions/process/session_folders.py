@@ -21,11 +21,11 @@ FORKS = "forks"
 MOUNTED = ("workspace", "packages", FORKS)
 """Folders of the first session that a sandbox mounts."""
 
-USUAL = ("tmp-1", "workspace", "packages", FORKS)
-"""Folders that the folder of a short session holds at its end."""
-
 SHELL = "shell"
 """Folder that the host fills for shell tasks. The session can read it and not write it."""
+
+USUAL = ("tmp-1", *MOUNTED, SHELL)
+"""Folders that the folder of a short session holds at its end."""
 
 
 class SessionFolders:

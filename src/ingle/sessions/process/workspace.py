@@ -135,13 +135,17 @@ class Workspace:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
             worker.siblings.memory_limit = limits.memory
-            worker.limits = self._bounding.check(worker.group, worker.pid, limits, own_tmp=self.own_root)
+            worker.limits = self._bounding.check(worker.group, worker.pid, limits, self._own_tmp(worker))
 
     def limits_in_force(self, worker: Worker | None, limits: SessionLimits) -> SessionLimits:
         """Return the session's limits as the kernel has them; without a process, those of the next one."""
         if worker is None or worker.pid is None or not worker.alive or limits == SessionLimits():
             return limits
-        return worker.limits or LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self.own_root)
+        return worker.limits or LimitApplier.in_force(worker.group, worker.pid, limits, self._own_tmp(worker))
+
+    def _own_tmp(self, worker: Worker) -> int | None:
+        """Return the size of the file system for temporary files that a sandbox has; None without a sandbox."""
+        return worker.init.tmp if self.own_root else None
 
     async def connect(self, worker: Worker, network: str) -> None:
         """Open the proxy of a worker whose network is an allow-list. Its copies share the network and the proxy."""
