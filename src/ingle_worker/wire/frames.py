@@ -58,18 +58,17 @@ class FrameReader:
         if self._buffer:
             self._buffer += data
         # The usual case, a complete frame, is not copied into the buffer first.
-        buffered = bool(self._buffer)
         # A slice of a view is no copy: a long frame is in memory twice at most, in the buffer and by itself.
-        whole: bytes | memoryview = memoryview(self._buffer) if buffered else data
+        whole: bytes | memoryview = memoryview(self._buffer) if self._buffer else data
         frames: list[Frame] = []
         start, end = 0, len(whole)
         while end - start >= PREFIX.size:
             size, header_size, kind = PREFIX.unpack_from(whole, start)
             if size > self._limit:
                 self._broken = FrameTooLarge(f"a frame of {size} bytes is above the limit of {self._limit}")
-            elif header_size > size:
+                break
+            if header_size > size:
                 self._broken = BadFrame(f"a header of {header_size} bytes in a frame of {size}")
-            if self._broken is not None:
                 break
             body = start + PREFIX.size
             if end - body < size:
@@ -79,14 +78,13 @@ class FrameReader:
             frames.append(Frame(kind, bytes(whole[body:header_end]), bytes(whole[header_end:start])))
         if isinstance(whole, memoryview):
             whole.release()
-        if self._broken is not None:
-            self._buffer.clear()
-        elif buffered:
             del self._buffer[:start]
         elif start < end:
             self._buffer += data[start:]
-        if self._broken is not None and not frames:
-            raise self._broken
+        if self._broken is not None:
+            self._buffer.clear()
+            if not frames:
+                raise self._broken
         return frames
 
     @property
