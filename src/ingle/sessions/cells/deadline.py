@@ -15,6 +15,13 @@ class Deadline:
     The worker is the one that the code was begun on. If that worker ends, the code has ended too.
     """
 
+    expired = False
+    """Whether the time was over before the code ended."""
+    killed_at_exit = False
+    """Whether the process was killed because it did not exit in time."""
+    abandoned: asyncio.Future[None] | None = None
+    _over = False
+
     def __init__(
         self,
         worker: Worker,
@@ -30,20 +37,15 @@ class Deadline:
         After each of the `interrupts` the code has `grace_seconds` to end. Then the worker is killed for this `reason`.
         Without `kill_undelivered`, a worker that never received SIGINT is not killed: the deadline is `abandoned`.
         """
-        self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._number = number
         self._grace_seconds = grace_seconds
         self._reason = reason
         self._interrupts = interrupts
         self._kill_undelivered = kill_undelivered
-        self._over = False
         self._timers: list[asyncio.TimerHandle] = []
-        self.expired = False
-        """Whether the time was over before the code ended."""
-        self.killed_at_exit = False
-        """Whether the process was killed because it did not exit in time."""
-        self.abandoned: asyncio.Future[None] | None = None if kill_undelivered else self._loop.create_future()
+        if not kill_undelivered:
+            self.abandoned = asyncio.get_running_loop().create_future()
 
     def set(self, seconds: float) -> None:
         """Begin to count the time."""
@@ -69,7 +71,7 @@ class Deadline:
         if self._over:
             return
         self.expired = True
-        self._send(self._loop.time() + self._grace_seconds)
+        self._send(asyncio.get_running_loop().time() + self._grace_seconds)
         if self._kill_undelivered:
             self._later(self._grace_seconds, self._escalate)
 
@@ -88,14 +90,15 @@ class Deadline:
     def _on_sent(self, undelivered: bool, give_up_at: float | None) -> None:
         if self._over:
             return
+        loop = asyncio.get_running_loop()
         if not undelivered:
             if give_up_at is not None and not self._kill_undelivered:
                 self._later(self._grace_seconds, self._kill)
-        elif self.abandoned is not None and give_up_at is not None and self._loop.time() >= give_up_at:
+        elif self.abandoned is not None and give_up_at is not None and loop.time() >= give_up_at:
             if not self.abandoned.done():
                 self.abandoned.set_result(None)
         else:
-            self._timers.append(self._loop.call_later(RESEND_SIGINT_SECONDS, self._send, give_up_at, True))
+            self._timers.append(loop.call_later(RESEND_SIGINT_SECONDS, self._send, give_up_at, True))
 
     def _kill(self) -> None:
         self._worker.kill(self._reason)
@@ -105,4 +108,4 @@ class Deadline:
         self._worker.kill()
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        self._timers.append(self._loop.call_later(seconds, action))
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, action))
