@@ -116,11 +116,9 @@ class Access:
                 await self.session(info.session_id, EXECUTE).end()
             raise _too_many(limit)
 
-    async def _check_running(self) -> None:
+    async def _check_running(self, limit: int) -> None:
         """Raise QuotaExceeded if the caller's tenant may not run one more cell or shell task."""
-        tenant, limit = self.caller.tenant, self.caller.limits.running
-        if limit is None:
-            return
+        tenant = self.caller.tenant
         load = await self._node.load(tenant)
         if load.running + load.tasks + self._shared.beginning[tenant] >= limit:
             raise errors.QuotaExceeded(
@@ -129,7 +127,8 @@ class Access:
 
     async def start_task(self, new: NewTask) -> str:
         """Start a shell task, if the caller's tenant may run one more, and return its id."""
-        await self._check_running()
+        if (limit := self.caller.limits.running) is not None:
+            await self._check_running(limit)
         if new.shell_session is not None:
             if shell_key(new.session_key, new.shell_session) not in (await self._node.load(self.caller.tenant)).shells:
                 await self.check_sessions()
@@ -140,7 +139,8 @@ class Access:
     async def begin(self, session: SessionHandle, new: NewCell) -> int:
         """Start a cell, if the caller's tenant may run one more, and return its number."""
         self.check_accepting()
-        await self._check_running()
+        if (limit := self.caller.limits.running) is not None:
+            await self._check_running(limit)
         tenant, beginning = self.caller.tenant, self._shared.beginning
         beginning[tenant] += 1
         try:
