@@ -172,10 +172,9 @@ class RunningCell:
         """Wait until the cell is settled, or for so many seconds. A cancelled request changes nothing for the cell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while not self.settled and loop.time() < deadline:
+        while not self.settled and (left := deadline - loop.time()) > 0:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.add(waiter)
-            left = deadline - loop.time()
             if self.status != states.RUNNING:
                 # A wait that goes on in spite of the interrupt is one to answer.
                 left = min(left, max(0.0, self._wait_ends_by - time.monotonic()))
