@@ -213,6 +213,27 @@ class TestAuto:
         # The state before this third cell is the one to return to now.
         assert (await service.rollback(main)).notice.startswith("rolled back to the state before cell 3, ")
 
+    async def test_undoing_twice_says_that_it_is_the_same_state_and_what_lies_before(
+        self, service: Service, main: str
+    ) -> None:
+        again = "; no cell has run since the last rollback, so this is the same state again; "
+        await say(service, main, "x = 1")
+        await say(service, main, "x = 2")
+        assert again not in (await service.rollback(main)).notice
+        assert (await service.rollback(main)).notice.endswith(
+            f" ago{again}the session keeps no earlier state; `checkpoint` marks one that later rollbacks can name"
+        )
+        await service.checkpoint(main, "one")
+        await say(service, main, "x = 3")
+        await say(service, main, "x = 4")
+        await service.checkpoint(main, "four")
+        assert (await service.rollback(main)).notice.endswith(" ago")
+        assert (await service.rollback(main)).notice.endswith(
+            f" ago{again}to go further back, name an earlier one: checkpoint 'one' of cell 2"
+        )
+        assert (await service.rollback(main, "one")).notice.endswith(" ago")
+        assert await say(service, main, "print(x)") == "1\n"
+
     @pytest.mark.parametrize(
         ("code", "status"),
         [

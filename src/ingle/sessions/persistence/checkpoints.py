@@ -188,6 +188,18 @@ class Checkpoints:
         """Take note of a rollback to this checkpoint, when `last` was the last cell."""
         self._returned = last, parked.after
 
+    def repeats(self, parked: Parked, last: int) -> str | None:
+        """Return a sentence if a rollback to this checkpoint repeats the last one. `last` is the last cell."""
+        if self._returned != (last, parked.after):
+            return None
+        earlier = sorted((each for each in self._parked.values() if each.after < parked.after), key=lambda e: e.after)
+        further = (
+            f"to go further back, name an earlier one: {', '.join(each.what for each in earlier)}"
+            if earlier
+            else "the session keeps no earlier state; `checkpoint` marks one that later rollbacks can name"
+        )
+        return f"no cell has run since the last rollback, so this is the same state again; {further}"
+
     def after(self, last: int) -> int:
         """Return the cell that has just run in the session's state now. `last` is its last cell."""
         return self._returned[1] if self._returned is not None and self._returned[0] == last else last

@@ -153,12 +153,15 @@ class WorkerCopies:
     async def rollback(self, name: str | None) -> Rollback:
         """Go on from a checkpoint, which stays.
 
-        Without a name, go back to the state before the last cell, or else to the newest checkpoint.
+        Without a name, go back to the state before the last cell, or else to the newest checkpoint. A second time,
+        that is the same state: only one is kept automatically, and the answer says so.
         """
         self._checkpoints.find(name)  # a wrong name is refused at once
         async with self._worker.use("rollback"):
             parked = self._checkpoints.find(name)
-            text = "; ".join([f"rolled back to {parked.description}", *self.not_covered("rolled back")])
+            repeats = None if name is not None else self._checkpoints.repeats(parked, self._journal.history.count)
+            sentences = [f"rolled back to {parked.description}", *([repeats] if repeats else [])]
+            text = "; ".join([*sentences, *self.not_covered("rolled back")])
             files = await finish(self._go_back(parked, text))
         return Rollback(parked.info(), text, files)
 
