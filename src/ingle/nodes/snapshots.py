@@ -22,7 +22,7 @@ from ingle.events import Restored, Saved, Skipped, SnapshotInfo
 from ingle.files import VariableState
 from ingle.isolation.paths import real_path
 from ingle.isolation.policy import Policy
-from ingle.render.phrases import some
+from ingle.render.phrases import duration, some
 from ingle.requests import Bounds, NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.manager import Manager
@@ -122,6 +122,7 @@ class LocalSnapshots:
         snapshots = self.of(tenant_of(session.key))
 
         scratch = await self._in_thread(snapshots.chunks.scratch) if place is not None else -1
+        replaced = await self._find_replaced(session, target) if place is None else []
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
             if place is None:
@@ -149,7 +150,7 @@ class LocalSnapshots:
                 os.close(scratch)
         took = time.monotonic() - began
         summary = made.summary
-        notices = [each.replace("not copied", "not saved") for each in copied.notices]
+        notices = [*replaced, *(each.replace("not copied", "not saved") for each in copied.notices)]
         if made.no_files:
             notices.append(f"the files are not saved: {made.no_files}")
         elif not isinstance(copied.files, NotKept):
@@ -166,6 +167,26 @@ class LocalSnapshots:
             notices=notices,
             files=None if made.files is None else made.files.count,
         )
+
+    async def _find_replaced(self, session: Session, name: str) -> list[str]:
+        """Return a notice if a save under this name replaces one of another session or of another ingle."""
+        tenant = tenant_of(session.key)
+        # The save itself reports a failing store.
+        with contextlib.suppress(errors.StoreFailed):
+            await self._fetch(tenant, name, whole=False)
+        try:
+            found = await self._in_thread(lambda: self.of(tenant).read(name))
+        except errors.SnapshotUntrusted:
+            return [f"it replaced a snapshot {name!r} that another ingle wrote; to keep both, use another name"]
+        except errors.IngleError:
+            return []
+        if found.session_id == session.id:
+            return []
+        age = duration(max(0.0, time.time() - found.saved_at))
+        return [
+            f"it replaced a snapshot {name!r} of session {found.session_id!r}, saved {age} ago after cell "
+            f"{found.cell}; to keep both, use another name"
+        ]
 
     async def _send(self, tenant: str, name: str) -> None:
         """Have a snapshot in the object store too, if there is one."""

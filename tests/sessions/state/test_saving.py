@@ -302,6 +302,24 @@ async def test_saving_again_writes_what_changed_only(service: Service, home: Pat
 
 
 @pytest.mark.req("state.save")
+async def test_a_save_says_that_it_replaced_one_of_another_session(service: Service) -> None:
+    for each in ("main", "other"):
+        await service.create_session(each)
+        await run(service, "x = 1; x", each)
+    assert (await service.save_session("main", "calc")).notices == []
+    # A program that saves its own session again is told nothing.
+    assert (await service.save_session("main", "calc")).notices == []
+    (notice,) = (await service.save_session("other", "calc")).notices
+    assert re.fullmatch(
+        r"it replaced a snapshot 'calc' of session 'main', saved [0-9.]+ s ago after cell 1; "
+        "to keep both, use another name",
+        notice,
+    )
+    (kept,) = await service.list_snapshots()
+    assert (kept.name, kept.session_id) == ("calc", "other")
+
+
+@pytest.mark.req("state.save")
 async def test_a_session_that_runs_a_cell_is_busy(service: Service) -> None:
     await service.create_session("main")
     cell = await service.begin("main", "input()")
