@@ -533,7 +533,7 @@ def test_config_tells_each_setting_and_where_it_comes_from(home: Path) -> None:
     assert rows["port"] == (8377, "default")
     shown = ingle("config", env=env).stdout.splitlines()
     assert shown[0] == f"# data folder: {home}"
-    assert [line.split() for line in shown if line.startswith("wait ")] == [["wait", "=", "7.0", "#", "INGLE_WAIT"]]
+    assert [line.split() for line in shown if line.startswith("wait ")] == [["wait", "=", '"7s"', "#", "INGLE_WAIT"]]
     code, _, said = outcome("config", env={"INGLE_POOL": "-1"})
     assert (code, "pool is -1" in said) == (2, True)
 

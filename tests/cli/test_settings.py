@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -164,6 +165,29 @@ def test_sizes_and_times_are_written_as_people_write_them_in_every_place(
         task_age=172800.0,
         stop_grace=0.25,
     )
+
+
+def test_config_shows_sizes_and_times_as_the_file_takes_them_and_exact_numbers_to_programs(config: Path) -> None:
+    given = 'limit_memory = "2G"\nlimit_disk = 1000000001\nidle_timeout = 5400\nstop_grace = 1234567.5\nwait = 0\n'
+    config.write_text(given)
+    shown = CliRunner().invoke(main, ["config"]).output
+    names = [line.partition(" = ")[0] for line in given.splitlines()]
+    lines = {line.partition(" = ")[0]: re.sub(" *# .*", "", line) for line in shown.splitlines()}
+    assert [lines[name] for name in names] == [
+        'limit_memory = "2G"',
+        "limit_disk = 1000000001",
+        'idle_timeout = "90m"',
+        "stop_grace = 1234567.5",
+        "wait = 0",
+    ]
+    told = json.loads(CliRunner().invoke(main, ["config", "--json"]).output)["settings"]
+    values = {each["name"]: each["value"] for each in told}
+    assert [values[name] for name in names] == [2147483648, 1000000001, 5400, 1234567.5, 0]
+    # A file with all of these lines sets the same.
+    exact = "\n".join(line for line in lines.values() if not line.startswith("#") and not line.endswith("null"))
+    config.write_text(exact)
+    again = json.loads(CliRunner().invoke(main, ["config", "--json"]).output)["settings"]
+    assert {each["name"]: each["value"] for each in again} == values
 
 
 def test_every_setting_in_bytes_or_seconds_has_a_unit() -> None:

@@ -1,12 +1,15 @@
 """`ingle ps`, `ingle vars` and `ingle config`: list sessions, variables and settings."""
 
+import contextlib
 import os
 import re
 import time
+from dataclasses import fields
 from typing import Any
 
 import click
 
+from ingle import quantities
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo, echo_json
 from ingle.cli.options import json_option
@@ -21,7 +24,7 @@ from ingle.cli.services import (
 )
 from ingle.errors import Unreachable
 from ingle.render.terminal_text import clean_line
-from ingle.settings import data_folder
+from ingle.settings import Settings, data_folder
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -208,10 +211,9 @@ def config(as_json: bool) -> None:
     """List the settings in force, each with its source.
 
     These are the settings of `ingle serve` without flags: from the environment, else from config.toml in the data
-    folder, else the defaults.
+    folder, else the defaults. Sizes and times are shown as config.toml takes them, such as "2G" and "5m"; with --json
+    they are numbers, in bytes and seconds.
     """
-    import msgspec
-
     from ingle.settings import explain
 
     told = explain()
@@ -221,7 +223,20 @@ def config(as_json: bool) -> None:
         echo_json({"data_folder": str(folder), "settings": rows})
         return
     echo(f"# data folder: {folder}")
-    shown = {name: msgspec.json.encode(value).decode() for name, (value, _) in told.items()}
+    units = {each.name: each.metadata["unit"] for each in fields(Settings)}
+    shown = {name: _value(value, units[name]) for name, (value, _) in told.items()}
     width = max(len(f"{name} = {value}") for name, value in shown.items() if len(value) < 40)
     for name, (_, source) in told.items():
         echo(f"{f'{name} = {shown[name]}'.ljust(width)}  # {source}")
+
+
+def _value(value: Any, unit: str) -> str:
+    """Return a setting as people write it: a size or a time with its unit, if that is exact."""
+    import msgspec
+
+    if unit and value:
+        text = quantities.text_of(unit, value)
+        with contextlib.suppress(ValueError):
+            if not text.isdecimal() and quantities.parse(unit, text) == value:
+                value = text
+    return msgspec.json.encode(value).decode()
