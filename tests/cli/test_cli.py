@@ -53,6 +53,18 @@ def test_streams_and_the_last_value_are_passed_on() -> None:
     assert outcome(ended) == (0, "out\n42\n", "err\n")
 
 
+def test_a_folder_that_is_too_large_to_name_changes_is_told_to_programs_only(tmp_path: Path) -> None:
+    for number in range(1100):
+        (tmp_path / "here" / f"{number}").mkdir()
+    # It takes longer than the folder's list.
+    code = "sum(range(10**7)) > 0"
+    assert outcome(ingle("run", code)) == (0, "True\n", "")
+    result = json.loads(ingle("run", "--json", code).stdout)
+    (notice,) = result["notices"]
+    assert result["files"] is None
+    assert notice.startswith("results of this session do not name the files that cells change: ")
+
+
 def test_a_cell_that_raises_shows_its_traceback_and_exits_with_1() -> None:
     ended = ingle("run", "print('before')\n1/0")
     assert (ended.returncode, ended.stdout) == (1, "before\n")

@@ -19,7 +19,7 @@ from ingle.events import AnyEvent, DisplayShown, ErrorRaised, Metadata, MimeBund
 from ingle.render.image_info import Picture
 from ingle.render.mime import SUFFIXES, described, picture_of, text_of
 from ingle.render.notebook import Outputs
-from ingle.render.phrases import left_out_notices
+from ingle.render.phrases import UNNAMED_FILES, left_out_notices
 
 
 class Show:
@@ -181,6 +181,6 @@ def remarks(result: Result, timeout: float | None) -> list[str]:
         return [f"the session's process {result.exit.message}"]
     if result.exit is not None:
         return []
-    # The text was shown as it came, whole.
+    # The text was shown as it came, whole. Names of files are in the JSON only, and so is why they are missing.
     untrue = left_out_notices(result)
-    return [notice for notice in result.notices if notice not in untrue]
+    return [notice for notice in result.notices if notice not in untrue and not notice.startswith(UNNAMED_FILES)]

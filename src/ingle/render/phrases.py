@@ -13,6 +13,10 @@ def left_out_notices(result: Result) -> list[str]:
     ]
 
 
+UNNAMED_FILES = "results of this session do not name the files that cells change: "
+"""Start of the notice about a folder that is not watched. Readers that show no names of files do not need it."""
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ingle.files import FileChanges
+from ingle.render.phrases import UNNAMED_FILES
 from ingle.sessions.watch.folders import FolderWatch, FolderWatches
 from ingle.sessions.watch.mark import MAX_CHANGES, NOTHING, Mark
 from ingle.support.folder_paths import outermost, told_path
@@ -109,7 +110,7 @@ class FileTracker:
         if self._told or not problems:
             return []
         self._told = True
-        return [f"results of this session do not name the files that cells change: {problems[0]}"]
+        return [f"{UNNAMED_FILES}{problems[0]}"]
 
     def close(self) -> None:
         watched, self._watched = self._watched, []
