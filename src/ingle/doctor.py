@@ -17,6 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ingle import __version__
+from ingle.capacity import Capacity
 from ingle.errors import IngleError
 from ingle.events import SessionInfo
 from ingle.install.programs import HOSTS, Command, Place, configured, file_of
@@ -67,8 +68,8 @@ def examine(home: Path, place: Place | None = None) -> list[Finding]:
     except IngleError as error:
         # No command starts with these settings, so no session is tried.
         return [*findings, Finding("Settings", "broken", error.message), *levels(Settings(), home), *hosts(here)]
-    findings += asyncio.run(session(settings, home))
-    findings.append(sessions(settings))
+    found, network = asyncio.run(session(settings, home))
+    findings += [*found, sessions(capacity.measure(settings, network))]
     findings += levels(settings, home)
     findings.append(round_trip(home))
     findings += hosts(here)
@@ -105,7 +106,9 @@ def data_folder(home: Path) -> Finding:
     return Finding(about, "fine", shown)
 
 
-async def session(settings: Settings, home: Path) -> list[Finding]:
+async def session(settings: Settings, home: Path) -> tuple[list[Finding], str]:
+    """Try a session. Return the findings, and the network of sessions."""
+    network = "full"
     began = time.monotonic()
     try:
         async with asyncio.timeout(ROUND_TRIP_SECONDS), Service.local(settings, home) as service:
@@ -117,15 +120,17 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
             took = time.monotonic() - began
             info = await service.get_session(info.session_id)
             card = await gpu(service, settings, info)
+            network = info.network
     except IngleError as error:
-        return [Finding("Session", "broken", error.message)]
+        return [Finding("Session", "broken", error.message)], network
     except TimeoutError:
-        return [Finding("Session", "broken", f"no session within {ROUND_TRIP_SECONDS:g} s; preload fewer modules")]
+        why = f"no session within {ROUND_TRIP_SECONDS:g} s; preload fewer modules"
+        return [Finding("Session", "broken", why)], network
     except OSError as error:
-        return [Finding("Session", "broken", f"no session could be started: {error}")]
+        return [Finding("Session", "broken", f"no session could be started: {error}")], network
     value = (result.result or {}).get("text/plain")
     if value != "2":
-        return [Finding("Session", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")]
+        return [Finding("Session", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")], network
     ready = f"Python {info.python} ({settings.python}) was ready after {warm:.1f} s; a new session with 1 + 1 took"
     findings = [Finding("Session", "fine", f"{ready} {took * 1000:.0f} ms")]
     findings.append(card)
@@ -134,7 +139,7 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
         findings.append(Finding("Isolation", "warning", said))
     else:
         findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
-    return findings
+    return findings, network
 
 
 TRY_GPU = """
@@ -156,9 +161,8 @@ async def gpu(service: Service, settings: Settings, info: SessionInfo) -> Findin
     return Finding(about, "broken", f"{text}; a session at {info.isolation} cannot use the driver ({said})")
 
 
-def sessions(settings: Settings) -> Finding:
+def sessions(held: Capacity) -> Finding:
     """Tell how many sessions this machine holds, and what bounds the number."""
-    held = capacity.measure(settings)
     text = f"{held.sentence}; to have more, {held.remedy}"
     return Finding("Sessions", "warning" if held.sessions < FEW_SESSIONS else "fine", text)
 

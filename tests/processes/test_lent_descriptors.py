@@ -66,6 +66,22 @@ async def test_an_idle_session_takes_one_descriptor(service: Service, monkeypatc
     assert await value(service, "s0", "x") == "1"
 
 
+@pytest.fixture
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "_file_limit", lambda: 1000)
+
+
+@pytest.mark.req("scale.bounds")
+async def test_the_capacity_counts_the_descriptors_of_an_idle_session(few_files: None, service: Service) -> None:
+    await service.create_session("first")
+    each = IDLE_DESCRIPTORS + ((await service.get_session("first")).isolation == "sandbox")
+    held = await service.capacity()
+    assert (held.sessions, held.bound) == (
+        250 // each,
+        f"this process may open 1000 files, and an idle session takes {each}",
+    )
+
+
 @pytest.mark.req("scale.idle")
 async def test_a_session_works_as_before_with_returned_descriptors(service: Service) -> None:
     await service.create_session("a")

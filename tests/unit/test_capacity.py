@@ -61,29 +61,39 @@ def machine(root: Path, groups: dict[str, str] | None = None, **given: str | int
 def test_the_lowest_bound_counts_and_is_named(
     tmp_path: Path, given: dict[str, str | int], groups: dict[str, str], sessions: int, bound: str
 ) -> None:
-    held = capacity.measure(Settings(), machine(tmp_path, groups, **given))
+    held = capacity.measure(Settings(), root=machine(tmp_path, groups, **given))
     assert (held.sessions, held.bound) == (sessions, bound)
     assert held.sentence == f"up to {sessions} sessions at once, because {bound}"
     assert held.remedy
 
 
 @pytest.mark.req("scale.bounds")
-@pytest.mark.parametrize(("files", "sessions", "connections"), [(20_000, 10_648, 4096), (1024, 256, 256), (16, 4, 4)])
+@pytest.mark.parametrize(
+    ("files", "network", "sessions", "connections"),
+    [
+        (20_000, "full", 10_648, 4096),
+        (20_000, "none", 10_648, 4096),
+        (20_000, "allowlist", 5_324, 4096),
+        (1024, "full", 256, 256),
+        (16, "full", 4, 4),
+    ],
+)
 def test_open_files_bound_sessions_and_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, sessions: int, connections: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, network: str, sessions: int, connections: int
 ) -> None:
     limits = {resource.RLIMIT_NOFILE: (min(files, 1024), files)}
     none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(capacity.resource, "getrlimit", lambda kind: limits.get(kind, none))
-    held = capacity.measure(Settings(), machine(tmp_path))
+    held = capacity.measure(Settings(), network, machine(tmp_path))
     assert (held.sessions, held.connections) == (sessions, connections)
-    assert held.bound.startswith(f"this process may open {files} files")
+    each = 2 if network == "allowlist" else 1
+    assert held.bound == f"this process may open {files} files, and an idle session takes {each}"
 
 
 @pytest.mark.req("scale.bounds")
 @pytest.mark.usefixtures("many_files")
 def test_the_setting_lowers_the_number_and_never_raises_it(tmp_path: Path) -> None:
     root = machine(tmp_path, pid_max="800")
-    assert capacity.measure(Settings(max_sessions=7), root).sessions == 7
-    assert capacity.measure(Settings(max_sessions=7), root).bound == "the setting max_sessions is 7"
-    assert capacity.measure(Settings(max_sessions=5000), root).sessions == 350
+    assert capacity.measure(Settings(max_sessions=7), root=root).sessions == 7
+    assert capacity.measure(Settings(max_sessions=7), root=root).bound == "the setting max_sessions is 7"
+    assert capacity.measure(Settings(max_sessions=5000), root=root).sessions == 350

@@ -162,8 +162,8 @@ async def _serve(
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, credentials, settings.allowed_hosts, mounted, protocols.translations)
-            capacity = await service.capacity()
-            tcp = Listener(service, app, listener, ConnectionLimit(capacity.connections))
+            connections = (await service.capacity()).connections
+            tcp = Listener(service, app, listener, ConnectionLimit(connections))
             without_token = [
                 Listener(service, make_open_app(service, translation), open_listeners[port], ConnectionLimit(MAX_OPEN))
                 for port, translation in protocols.open_ports.items()
@@ -172,8 +172,10 @@ async def _serve(
                 each.open()
                 await each.opened()
             held, files = (await service.isolation()).sentence, (await service.reach()).files
+            # After the isolation, because it decides about the network, and so about the number of sessions.
+            capacity = (await service.capacity()).sentence
             page = shown + sign_in_path(credentials)
-            print(banner(shown, token, held, files, capacity.sentence, page), file=sys.stderr, flush=True)
+            print(banner(shown, token, held, files, capacity, page), file=sys.stderr, flush=True)
             if opens:
                 await asyncio.to_thread(open_page, page)
             # Loaded modules stay for ever, so the garbage collector need not walk them.

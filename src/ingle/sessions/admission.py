@@ -8,8 +8,10 @@ import math
 from contextlib import AbstractAsyncContextManager
 
 from ingle import errors
+from ingle.capacity import Capacity
 from ingle.sessions import capacity
-from ingle.settings import Settings
+from ingle.sessions.process.grants import Grants
+from ingle.settings import NETWORKS, Settings
 from ingle.support.fair_queue import FairQueue
 from ingle.support.processes import usable_cores
 
@@ -36,10 +38,16 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 class Admission:
     """Bounds on the sessions of one node."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.capacity = capacity.measure(settings)
+    def __init__(self, settings: Settings, grants: Grants) -> None:
+        self._grants = grants
+        self._capacities = {network: capacity.measure(settings, network) for network in NETWORKS}
         slots = max(MIN_STARTS, STARTS_PER_CORE * usable_cores())
         self._starts = FairQueue(slots, int(slots * TENANT_STARTS), MAX_WAITING, _overloaded)
+
+    @property
+    def capacity(self) -> Capacity:
+        """Return the capacity with the network of sessions, which is known once the level in force is."""
+        return self._capacities[self._grants.policy.network]
 
     @property
     def limit(self) -> int:

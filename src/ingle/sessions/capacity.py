@@ -17,6 +17,9 @@ from ingle.settings import Settings
 DESCRIPTORS_PER_SESSION = 1
 """File descriptors of the server for an idle session: the socket of its init, which keeps the other five."""
 
+DESCRIPTORS_OF_PROXY = 1
+"""File descriptors more for a sandbox whose network is an allow-list: the socket on which its proxy listens."""
+
 SHARE_OF_RUNNING = 4
 """One part in so many of the file descriptors is for sessions that are in use, with six each."""
 
@@ -51,9 +54,9 @@ class Bound:
     remedy: str
 
 
-def measure(settings: Settings, root: Path = Path("/")) -> Capacity:
-    """Return how many sessions may live at once. Reads a few small files."""
-    bounds = [*_descriptors(settings), *_processes(root), *_memory(root)]
+def measure(settings: Settings, network: str = "full", root: Path = Path("/")) -> Capacity:
+    """Return how many sessions with this network may live at once. Reads a few small files."""
+    bounds = [*_descriptors(settings, network), *_processes(root), *_memory(root)]
     if settings.max_sessions:
         bounds.append(Bound(settings.max_sessions, f"the setting max_sessions is {settings.max_sessions}", "raise it"))
     lowest = min(bounds, key=lambda bound: bound.sessions)
@@ -105,14 +108,15 @@ def _connections(settings: Settings) -> int:
     return settings.max_connections if limit is None else min(settings.max_connections, limit // SHARE_OF_CONNECTIONS)
 
 
-def _descriptors(settings: Settings) -> Iterator[Bound]:
+def _descriptors(settings: Settings, network: str) -> Iterator[Bound]:
     limit = _file_limit()
     if limit is None:
         return
+    each = DESCRIPTORS_PER_SESSION + (DESCRIPTORS_OF_PROXY if network == "allowlist" else 0)
     others = min(OWN_DESCRIPTORS + _connections(settings), limit // 2)
     yield Bound(
-        (limit - others - limit // SHARE_OF_RUNNING) // DESCRIPTORS_PER_SESSION,
-        f"this process may open {limit} files, and an idle session takes {DESCRIPTORS_PER_SESSION}",
+        (limit - others - limit // SHARE_OF_RUNNING) // each,
+        f"this process may open {limit} files, and an idle session takes {each}",
         "raise the hard limit of open files (`ulimit -Hn`, or LimitNOFILE= in systemd)",
     )
 

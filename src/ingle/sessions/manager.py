@@ -66,7 +66,6 @@ class Manager:
         self._endings: set[asyncio.Task[None]] = set()
         self._locking: asyncio.Future[None] | None = None
         self._stopped = False
-        self.admission = Admission(settings)
         self.telemetry = Telemetry()
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
@@ -79,6 +78,7 @@ class Manager:
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
         self._launchers = Launchers(settings, home, self.prepared)
         self.grants = Grants(settings, home, self._launchers, self.telemetry)
+        self.admission = Admission(settings, self.grants)
         self.libraries = UserLibraries(home, self.scratch)
         self.shell_sandboxes = ShellSandboxes(self._hidden)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves, agent)
