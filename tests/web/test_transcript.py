@@ -72,6 +72,26 @@ def test_notes_and_later_output_stand_between_the_cells(page: Page, server: Serv
     expect(transcript.get_by_role("heading", name="Between them")).to_be_visible()
 
 
+@pytest.mark.req("web.live")
+def test_a_rollback_is_told_where_it_happened(page: Page, server: Server, name: str) -> None:
+    open_session(page, server, name)
+    server.execute("x = 1", name)
+    server.client.post(f"/v1/sessions/{name}/checkpoints", json={"name": "base"}).raise_for_status()
+    server.execute("x = 2", name)
+    done = server.client.post(f"/v1/sessions/{name}/rollback", json={"name": "base"}).raise_for_status().json()
+    # Before anything else has run, too.
+    notice = page.get_by_text(done["notice"], exact=True)
+    expect(notice).to_be_visible()
+    assert server.execute("x", name)["notices"] == [done["notice"]]
+    order = re.compile("x = 2.*rolled back to checkpoint 'base' of cell 1.*x", re.DOTALL)
+    for _ in range(2):
+        expect(cell(page, 3)).to_contain_text("1")
+        expect(page.get_by_role("feed")).to_contain_text(order)
+        expect(notice).to_have_count(1)
+        expect(cell(page, 3)).not_to_contain_text("rolled back")
+        page.reload()
+
+
 @pytest.mark.req("web.flood")
 def test_many_cells_are_gone_through(page: Page, server: Server, name: str) -> None:
     """They are run in one go, as a busy agent's: the page opens at the end and reads only what is looked at."""

@@ -89,6 +89,10 @@ export function CellView({ timeline, cell, selected }) {
     return () => observer.disconnect();
   }, [cell]);
   const words = WORDS[cell.status] ?? cell.status;
+  // The result of a cell repeats what happened before it. The page has that where it happened, if it has that cell.
+  const previous = timeline.cells.get(cell.number - 1);
+  previous?.version.value;
+  const notices = cell.notices.filter((notice) => !previous?.later.includes(notice));
   const asked = cell.running ? timeline.approvals.value.filter((each) => each.cell === cell.number) : [];
   return html`<${Notes} notes=${cell.before} /><article class="cell ${cell.status} ${selected ? "selected" : ""}" ref=${place} id=${`cell-${cell.number}`} aria-label=${`Cell ${cell.number}`}>
     <header>
@@ -114,6 +118,6 @@ export function CellView({ timeline, cell, selected }) {
     ${cell.prompt !== null && cell.running && html`<${Answer} session=${timeline.id} prompt=${cell.prompt} secret=${cell.secret} shown=${cell.promptShown} />`}
     ${asked.map((each) => html`<${Approval} key=${each.id} session=${timeline.id} approval=${each} done=${() => timeline.askApprovals()} />`)}
     <${Files} changes=${cell.files} />
-    ${cell.notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}
-  </article><${Notes} notes=${cell.notes} />`;
+    ${notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}
+  </article>${cell.later.map((notice) => html`<p class="notice later">${plain(notice)}</p>`)}<${Notes} notes=${cell.notes} />`;
 }

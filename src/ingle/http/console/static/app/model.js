@@ -31,6 +31,8 @@ export class Cell {
     this.secret = false;
     this.files = null;
     this.notices = [];
+    /** Notices of what happened to the session after this cell, such as a rollback. */
+    this.later = [];
     /** Notes that people and notebooks put before the first cell, and after this one. */
     this.before = [];
     this.notes = [];
@@ -64,7 +66,10 @@ export class Cell {
       case "result": this.show("result", event.data, event.metadata); break;
       case "tool": this.push({ kind: "call", call: event }); break;
       case "input_wait": this.prompt = event.prompt; this.secret = event.secret; this.status = "waiting_for_input"; break;
-      case "notice": if (event.cell !== null) this.notices = [...this.notices, event.text]; break;
+      case "notice":
+        if (event.cell === null) this.later = [...this.later, event.text];
+        else this.notices = [...this.notices, event.text];
+        break;
       case "note": if (!event.raw) this.notes = [...this.notes, event]; break;
       case "done": this.end(event.result); this.interrupter = event.interrupted_by || null; break;
     }
@@ -91,6 +96,7 @@ export class Cell {
     this.seen = 0;
     this.before = [];
     this.notes = [];
+    this.later = [];
     let begun = false;
     for (const event of events) {
       begun ||= event.type !== "note";
