@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from build_site import BrokenLink, adapted, copy_pages
 from ingle.cli import main
 from ingle.client import Client
-from support.doc_blocks import Block, Page, Person, Program, blocks_of, matches
+from support.doc_blocks import PORT, Block, Page, Person, Program, blocks_of, matches
 from support.processes import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,6 +271,34 @@ def test_commands_that_are_not_run_have_arguments_that_exist() -> None:
                         check_arguments(words)
                     except (click.ClickException, AssertionError) as problem:
                         raise AssertionError(f"{page}, line {block.line}: {command}: {problem}") from None
+
+
+def needs_service(command: str) -> bool:
+    """Return whether a line of shell asks a service that must run already."""
+    if f"//127.0.0.1:{PORT}" in command:
+        return True
+    for words in ingle_commands(command):
+        found = main.get_command(click.Context(main), words[0]) if words else None
+        takes_url = found is not None and any(each.name == "choice" or "--url" in each.opts for each in found.params)
+        asks = takes_url and words[0] != "ps" and "--server" not in words
+        if asks and (words[0] not in ("run", "sh") or {"-s", "--session"} & set(words)):
+            return True
+    return False
+
+
+STARTS = re.compile(r"`ingle serve`|^\$ ingle serve|^\$ ingle cluster up|^ExecStart=", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "how-to").glob("*.md")), ids=lambda path: path.stem)
+def test_a_how_to_page_says_first_that_it_needs_a_service(path: Path) -> None:
+    text = path.read_text("utf-8")
+    asking = [
+        block.line
+        for block in blocks_of(text)
+        if block.kind == "console" and any(needs_service(command) for command, _ in block.steps())
+    ]
+    before = "\n".join(text.splitlines()[: min(asking, default=0)])
+    assert not asking or STARTS.search(before), f"line {asking[0]} needs a service: say before that `ingle serve` runs"
 
 
 @pytest.mark.parametrize(
