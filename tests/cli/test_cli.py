@@ -432,6 +432,26 @@ def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> Non
     assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in page
 
 
+@pytest.mark.parametrize(("group", "makes", "removes"), [("token", "new", "revoke"), ("env", "create", "remove")])
+def test_the_verbs_of_one_group_are_understood_by_the_other(group: str, makes: str, removes: str) -> None:
+    same = {makes: ("new", "create"), "list": ("list", "ls"), removes: ("remove", "rm", "delete", "revoke")}
+    told = {verb: {help_of(group, word) for word in words} for verb, words in same.items()}
+    assert told == {verb: {help_of(group, verb)} for verb in same}
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "same"),
+    [
+        ("checkpoint", "--delete", "--remove"),
+        ("load", "--delete", "--remove"),
+        ("grant", "--remove", "--delete"),
+        ("share", "--revoke", "--remove"),
+    ],
+)
+def test_options_that_remove_are_understood_by_the_same_words(command: str, option: str, same: str) -> None:
+    assert f"{option}, {same} " in help_of(command)
+
+
 def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:
     ended = ingle("run", "nosuch.py")
     assert (ended.returncode, ended.stdout) == (2, "")

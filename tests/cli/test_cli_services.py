@@ -622,6 +622,22 @@ def test_an_empty_list_says_how_to_fill_it(server: Server) -> None:
     )
 
 
+def test_a_token_is_made_and_removed_by_the_verbs_of_environments(home: Path) -> None:
+    assert outcome("token", "create", "ci")[0] == 0
+    assert outcome("token", "ls")[1].startswith("ci ")
+    assert outcome("token", "remove", "ci") == (0, "", "")
+    assert outcome("token", "ls")[1] == ""
+    assert outcome("token", "update")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "command"), [("sessions", "ps"), ("remove", "stop"), ("snapshots", "load"), ("undo", "rollback")]
+)
+def test_a_word_that_is_no_command_is_told_the_command_that_is_meant(word: str, command: str) -> None:
+    code, _, said = outcome(word)
+    assert (code, said.splitlines()[-1]) == (2, f"Error: there is no command {word!r}; did you mean {command!r}?")
+
+
 def test_tables_tell_units(server: Server) -> None:
     server.make_session("main")
     server.execute("small = 'abc'; large = bytes(3 << 20)")

@@ -80,6 +80,17 @@ Modules are most of what a command makes, and they stay. At the usual 700, walki
 ALIASES = {"ls": "ps", "rm": "stop"}
 """Other names of commands. The help of the command tells them."""
 
+MEANT = {
+    **dict.fromkeys(("sessions", "list"), "ps"),
+    **dict.fromkeys(("delete", "remove", "end"), "stop"),
+    **dict.fromkeys(("snapshots", "restore"), "load"),
+    "snapshot": "save",
+    "create": "new",
+    "undo": "rollback",
+    "checkpoints": "checkpoint",
+}
+"""Words that are no commands, with the command that people mean by them."""
+
 
 class Commands(click.Group):
     """Group that imports a command when it is asked for."""
@@ -131,7 +142,8 @@ class Commands(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], [*COMMANDS, *ALIASES], 1)
-            hint = f"did you mean {near[0]!r}?" if near else "`ingle --help` lists the commands"
+            meant = MEANT.get(args[0], near[0] if near else None)
+            hint = f"did you mean {meant!r}?" if meant else "`ingle --help` lists the commands"
             ctx.fail(f"there is no command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 

@@ -35,8 +35,24 @@ class Quantity(click.ParamType[float]):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
+VERBS = (("new", "create"), ("list", "ls"), ("remove", "rm", "delete", "revoke"))
+"""Words for the same thing. A group understands all words for a command that it has, and lists one of them."""
+
+
 class VerbGroup(click.Group):
     """Group whose help lists its commands, each with the whole first sentence of its help."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        same = next((words for words in VERBS if cmd_name in words), ())
+        names = (cmd_name, *same)
+        return next((self.commands[name] for name in names if name in self.commands), None)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        # Help and usage errors show the name that the help lists.
+        return command.name if command is not None else name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))

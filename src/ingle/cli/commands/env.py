@@ -36,7 +36,8 @@ file_option = click.option(
 def env() -> None:
     """Manage environments: interpreters with packages, for sessions that ask for them by name.
 
-    Sessions can read an environment and not change it. Use one with `ingle run --environment NAME`.
+    Sessions can read an environment and not change it. Use one with `ingle run --environment NAME`. `new`, `ls` and
+    `rm` are the same as `create`, `list` and `remove`.
     """
 
 

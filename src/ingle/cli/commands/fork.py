@@ -47,7 +47,7 @@ def fork(
 @session_argument
 @click.argument("name", required=False)
 @service_options
-@click.option("--delete", is_flag=True, help="Remove the checkpoint instead of making it.")
+@click.option("--delete", "--remove", is_flag=True, help="Remove the checkpoint instead of making it.")
 @json_option
 def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_json: bool) -> None:
     """Keep the state of a session in memory; without a name, list its checkpoints.

@@ -16,7 +16,9 @@ MAX_NAMED = 20
 @click.command(epilog="Example: ingle grant ~/data:ro; ingle grant --host api.example.com; ingle grant --remove ~/data")
 @click.argument("folders", nargs=-1, metavar="[DIR[:ro|:tracked]]...")
 @click.option("--host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Grant a host; may be repeated.")
-@click.option("--remove", is_flag=True, help="Remove these grants, each a folder, a host or an id of --list.")
+@click.option(
+    "--remove", "--delete", is_flag=True, help="Remove these grants, each a folder, a host or an id of --list."
+)
 @click.option("--list", "lists", is_flag=True, help="List the grants.")
 @click.option("--all-tenants", is_flag=True, help="Grant folders to the sessions of all tenants, not to yours only.")
 @click.option("--save", is_flag=True, help="Also write the change to config.toml, for later starts.")

@@ -45,7 +45,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
 @click.option("--from", "file", metavar="FILE", help="Import this file under the name first.")
 @click.option("--trust", is_flag=True, help="Load it even if this ingle did not write it, and run the code in it.")
 @click.option("--rerun", is_flag=True, help="Run the cells again that made unsaved variables.")
-@click.option("--delete", is_flag=True, help="Delete it instead of loading it.")
+@click.option("--delete", "--remove", is_flag=True, help="Delete it instead of loading it.")
 @json_option
 def load(
     name: str | None,

@@ -16,7 +16,8 @@ SIZE_FROM_ONE = Quantity(BYTES, least=1)
 def token() -> None:
     """Manage tokens for others, who see only their own sessions.
 
-    Running servers know a new token at once, and refuse a revoked one within a second or two.
+    Running servers know a new token at once, and refuse a revoked one within a second or two. `create`, `ls` and
+    `remove` are the same as `new`, `list` and `revoke`.
     """
 
 

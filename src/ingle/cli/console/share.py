@@ -15,7 +15,7 @@ from ingle.quantities import SECONDS
 @click.argument("session", required=False)
 @click.option("--expires", type=Quantity(SECONDS), default="24h", show_default=True, help="Time until the link ends.")
 @click.option("--list", "lists", is_flag=True, help="List the links that can be opened.")
-@click.option("--revoke", metavar="ID", help="Revoke the link with this id.")
+@click.option("--revoke", "--remove", metavar="ID", help="Revoke the link with this id.")
 @json_option
 @service_options
 def share(session: str | None, expires: float, lists: bool, revoke: str | None, as_json: bool, choice: Choice) -> None:
