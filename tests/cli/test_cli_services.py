@@ -638,6 +638,28 @@ def test_a_word_that_is_no_command_is_told_the_command_that_is_meant(word: str, 
     assert (code, said.splitlines()[-1]) == (2, f"Error: there is no command {word!r}; did you mean {command!r}?")
 
 
+def test_what_was_removed_or_written_is_told_to_programs(server: Server, tmp_path: Path) -> None:
+    server.make_session("work")
+    server.execute("x = 1", "work")
+
+    def told(*args: str) -> Any:
+        code, said, _ = outcome(*args, "--json")
+        assert code == 0
+        return json.loads(said)
+
+    file = tmp_path / "work.py"
+    written = told("export", "work", "-o", str(file))
+    assert written == {"file": str(file), "format": "py", "bytes": file.stat().st_size}
+    code, _, said = outcome("export", "work", "--json")
+    assert (code, said.splitlines()[-1]) == (2, "Error: --json tells which file was written; name the file with -o")
+    told("save", "work", "calc")
+    assert told("load", "calc", "--delete") == {"deleted": "calc"}
+    link = told("share", "work")["share"]["share_id"]
+    assert told("share", "--revoke", link) == {"deleted": link}
+    told("token", "new", "ci")
+    assert told("token", "revoke", "ci") == {"deleted": "ci"}
+
+
 def test_tables_tell_units(server: Server) -> None:
     server.make_session("main")
     server.execute("small = 'abc'; large = bytes(3 << 20)")

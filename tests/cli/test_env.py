@@ -87,7 +87,7 @@ def test_an_environment_is_created_used_updated_and_removed(ingle: Callable[...,
     assert listed["requested"] == ["ingle_hearth", "ingle_ember"]
     assert {name.replace("-", "_") for name in listed["packages"]} == {"pip", "ingle_hearth", "ingle_ember"}
 
-    assert ingle("env", "remove", "data")[0] == 0
+    assert ingle("env", "remove", "data", "--json") == (0, '{"deleted":"data"}\n', "")
     assert ingle("run", "--environment", "data", "1") == (
         2,
         "",

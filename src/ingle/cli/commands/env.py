@@ -95,7 +95,8 @@ def list_environments(as_json: bool) -> None:
 
 @env.command(epilog="Example: ingle env remove data")
 @click.argument("name")
-def remove(name: str) -> None:
+@json_option
+def remove(name: str, as_json: bool) -> None:
     """Remove an environment that no session uses."""
     from ingle.environments.store import Store
 
@@ -109,6 +110,8 @@ def remove(name: str) -> None:
             f"sessions use the environment {name!r}: {', '.join(users)}; end each with `ingle stop SESSION`, or "
             "update it: sessions that run keep the packages they have"
         ) from error
+    if as_json:
+        echo_json({"deleted": name})
 
 
 def _sessions_with(name: str) -> list[str]:

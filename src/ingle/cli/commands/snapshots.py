@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
-from ingle.cli.echo import echo, echo_json
+from ingle.cli.echo import echo, echo_json, tell
 from ingle.cli.failure import Failure
 from ingle.cli.options import json_option
 from ingle.cli.services import Choice, Target, find_session, find_targets, only_target, service_options
@@ -74,7 +74,7 @@ def load(
         _upload(target, name, file)
     if delete:
         target.ask("DELETE", snapshot_path(name))
-        echo(f"{name} is deleted")
+        tell({"deleted": name}, f"{name} is deleted", as_json)
         return
     body: dict[str, Any] = {"trust": trust, "rerun": rerun}
     if session is not None:

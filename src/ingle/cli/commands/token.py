@@ -94,11 +94,14 @@ def list_tokens(as_json: bool) -> None:
 
 @token.command(epilog="Example: ingle token revoke ci")
 @click.argument("name")
-def revoke(name: str) -> None:
+@json_option
+def revoke(name: str, as_json: bool) -> None:
     """Revoke a token, also at running servers."""
     from ingle.http.auth import tokens_file
 
     tokens_file.revoke(data_folder(), name)
+    if as_json:
+        echo_json({"deleted": name})
 
 
 def _shown(entry: object) -> dict[str, object]:

@@ -35,6 +35,8 @@ def share(session: str | None, expires: float, lists: bool, revoke: str | None, 
     target = find_server(choice)
     if revoke is not None:
         target.ask("DELETE", f"/v1/shares/{revoke}")
+        if as_json:
+            echo_json({"deleted": revoke})
         return
     found = target.ask("GET", "/v1/shares")
     if as_json:
