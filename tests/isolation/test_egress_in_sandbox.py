@@ -58,7 +58,7 @@ async def test_an_installation_that_is_refused_tells_the_reason_once(sandboxed: 
     )
     assert result.notices == [granted]
     lines = result.stderr.splitlines()
-    assert lines[0] == "nothing was installed; the installer said:"
+    assert lines[0] == "nothing was installed: a host was refused; the notice names it"
     assert "ember" in result.stderr
     assert len(lines) <= 5, result.stderr
     assert granted not in result.stderr

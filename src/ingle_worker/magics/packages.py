@@ -12,7 +12,7 @@ import os
 import re
 import sys
 
-from ingle_worker.magics import subshell
+from ingle_worker.magics import install_failure, subshell
 from ingle_worker.magics.subshell import say, warn
 from ingle_worker.wire import child_variables
 
@@ -25,13 +25,6 @@ _OUTPUT_FILTERS = re.compile(
 
 _MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
 _SPECIAL = set(";&|<>`$()\n")
-_ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
-_RETRY = re.compile(r"WARNING: Retrying \(Retry\(.*?\)\) after connection broken by (.*): /\S*")
-"""Line with which pip reports one of its five attempts."""
-
-_REFUSED = "ingle grant --host"
-"""Text in a refusal by the proxy of the session. The notices of the cell have it too, so the log need not."""
-
 _QUIET = re.compile("-q+|--quiet")
 _NORMAL = re.compile(r"[-_.]+")
 
@@ -73,9 +66,6 @@ SETTINGS_FOR_UV = {
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 
 UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
-
-MAX_LOG_LINES = 20
-"""Maximum lines shown of a failed installation. From a longer log, the lines with the reason are chosen."""
 
 _folder = ""
 
@@ -468,9 +458,6 @@ def _show_failure(log: list[str]) -> None:
     if "No module named pip" in text:
         warn(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
         return
-    attempts = (_RETRY.sub(r"no connection: \1", line) for line in text.splitlines() if line.strip())
-    lines = list(dict.fromkeys(line for line in attempts if _REFUSED not in line))
-    essential = [line for line in lines if _ESSENTIAL.search(line)] if len(lines) > MAX_LOG_LINES else lines
-    warn("nothing was installed; the installer said:")
-    warn("\n".join((essential or lines)[-MAX_LOG_LINES:]))
+    reason, *others = install_failure.describe(text)
+    warn("\n".join([f"nothing was installed: {reason}", *others]))
     warn(f"(full log: {os.path.join(_folder, 'install.log')})")

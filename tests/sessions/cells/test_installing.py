@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -105,9 +106,22 @@ async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) ->
     result = await run("!pip install --no-index nosuchthing\n_exit_code")
     assert (result.status, result.stdout) == ("ok", "")
     assert result.result != {"text/plain": "0"}
-    assert "nosuchthing" in result.stderr
-    assert result.stderr.startswith("nothing was installed; the installer said:\n")
+    reason = result.stderr.splitlines()[0]
+    assert re.fullmatch("nothing was installed: .*nosuchthing.*", reason), result.stderr
+    assert reason.partition(": ")[2] not in result.stderr.partition("\n")[2]
     assert len(result.stderr.splitlines()) < 25
+
+
+async def test_the_error_of_a_build_is_told_first(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "backend.py").write_text(
+        "def get_requires_for_build_wheel(settings=None): raise RuntimeError('it needs libfoo 2.0')\n"
+        "prepare_metadata_for_build_wheel = build_wheel = get_requires_for_build_wheel\n"
+    )
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (tmp_path / "bad" / "pyproject.toml").write_text(system)
+    result = await run(f"%pip install {tmp_path}/bad")
+    assert result.stderr.splitlines()[0] == "nothing was installed: RuntimeError: it needs libfoo 2.0"
 
 
 async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
