@@ -120,6 +120,7 @@ def test_a_new_session_is_made_from_the_page(page: Page, server: Server) -> None
     page.get_by_label("Name").fill("made-here")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_text("Nothing has run in this session yet.")).to_be_visible()
+    expect(page.get_by_text("No variables yet.")).to_be_visible()
     server.client.delete("/v1/sessions/made-here").raise_for_status()
     expect(page.get_by_text("has ended")).to_be_visible()
 

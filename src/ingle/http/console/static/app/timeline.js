@@ -114,7 +114,8 @@ export class Timeline {
       lost: () => { this.lost.value = true; },
       over: (event) => {
         if (event.code !== NO_SESSION) return false;
-        this.ended.value = event.reason || "the session has ended";
+        // The page has read this session before, also if the server no longer finds it.
+        this.ended.value = "the session has ended";
         return true;
       },
     });
