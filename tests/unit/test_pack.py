@@ -266,15 +266,15 @@ def test_an_index_does_not_become_more_than_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        b'["",1],' * SMALL_PARTS + b'["",1]',
-        b'"",' * 20_000_000 + b'""',
-        b"[]," * 13_000_000 + b"[]",
-        b"[" * 10_000_000,
-        b'"' + b"\\\\" * 10_000_001 + b'",' + b"[]," * 2_000_000 + b"[]",
-        b'"' + b"x" * 33_000_000 + "😀".encode() + b'"',
+        lambda: b'["",1],' * SMALL_PARTS + b'["",1]',
+        lambda: b'"",' * 20_000_000 + b'""',
+        lambda: b"[]," * 13_000_000 + b"[]",
+        lambda: b"[" * 10_000_000,
+        lambda: b'"' + b"\\\\" * 10_000_001 + b'",' + b"[]," * 2_000_000 + b"[]",
+        lambda: b'"' + b"x" * 33_000_000 + "😀".encode() + b'"',
     ],
     ids=["chunks", "texts", "lists", "depth", "lists after backslashes", "one wide character"],
 )
-def test_a_summary_does_not_become_more_than_it_is(parts: bytes) -> None:
-    summary = b'{"sources":[{"file":"f","chunks":[' + parts + b"]}]}"
+def test_a_summary_does_not_become_more_than_it_is(parts: Callable[[], bytes]) -> None:
+    summary = b'{"sources":[{"file":"f","chunks":[' + parts() + b"]}]}"
     assert peak_of(lambda: manifest.read_summary(summary), errors.SaveFailed) < 4_000_000

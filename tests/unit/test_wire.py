@@ -4,6 +4,7 @@ import functools
 import json
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -390,22 +391,30 @@ def test_a_long_message_is_read_if_it_is_a_text() -> None:
 @pytest.mark.parametrize(
     ("cls", "header", "why"),
     [
-        (wire.Started, b'{"cwd":"' + b"x" * 2_000_000 + b'"}', "a Started of 2000010 bytes"),
-        (wire.InputWait, b'{"wait":1,"prompt":"' + b"x" * 2_000_000 + b'"}', "an? InputWait of"),
-        (wire.Copied, b'{"ticket":1,"notices":[' + b'"",' * 700_000 + b'""]}', "a Copied of"),
-        (wire.Cleared, b'{"names":[' + b'"",' * 1_000_000 + b'""]}', "elements"),
-        (wire.Cleared, b'{"names":[' + rb'"\\",' * 1_200_000 + b'""]}', "elements"),
-        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 200_000 + b"[]]}}", "bytes of metadata"),
-        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 500_000 + b"[]]}}", "elements"),
+        (wire.Started, lambda: b'{"cwd":"' + b"x" * 2_000_000 + b'"}', "a Started of 2000010 bytes"),
+        (wire.InputWait, lambda: b'{"wait":1,"prompt":"' + b"x" * 2_000_000 + b'"}', "an? InputWait of"),
+        (wire.Copied, lambda: b'{"ticket":1,"notices":[' + b'"",' * 700_000 + b'""]}', "a Copied of"),
+        (wire.Cleared, lambda: b'{"names":[' + b'"",' * 1_000_000 + b'""]}', "elements"),
+        (wire.Cleared, lambda: b'{"names":[' + rb'"\\",' * 1_200_000 + b'""]}', "elements"),
+        (
+            wire.Result,
+            lambda: b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 200_000 + b"[]]}}",
+            "bytes of metadata",
+        ),
+        (wire.Result, lambda: b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 500_000 + b"[]]}}", "elements"),
         (
             wire.Listed,
-            b'{"ticket":1,"variables":[{"name":"","type":"","shape":[' + b"0," * 1_000_000 + b"0]}]}",
+            lambda: b'{"ticket":1,"variables":[{"name":"","type":"","shape":[' + b"0," * 1_000_000 + b"0]}]}",
             "elem",
         ),
-        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":' + b"[" * 40_000 + b"]" * 40_000 + b"}}", "nested"),
-        (wire.Done, ('{"a":"' + "x" * 34_000_000 + '😀"}').encode(), "bytes in memory"),
+        (
+            wire.Result,
+            lambda: b'{"cell":1,"data":{},"metadata":{"a":' + b"[" * 40_000 + b"]" * 40_000 + b"}}",
+            "nested",
+        ),
+        (wire.Done, lambda: ('{"a":"' + "x" * 34_000_000 + '😀"}').encode(), "bytes in memory"),
     ],
 )
-def test_a_long_message_that_would_become_far_more_is_refused(cls: type, header: bytes, why: str) -> None:
+def test_a_long_message_that_would_become_far_more_is_refused(cls: type, header: Callable[[], bytes], why: str) -> None:
     with pytest.raises(BadMessage, match=why):
-        decode_module.decode(long_frame(cls, header))
+        decode_module.decode(long_frame(cls, header()))

@@ -20,20 +20,22 @@ from ingle_worker.wire import snapshot_channel
 
 pytestmark = [pytest.mark.req("safe.isolation")]
 
-EMPTY_LISTS = ",".join(["[]"] * 10_000_000)
-"""Thirty megabytes that decode to nine hundred."""
-
-SUMMARY = (
-    '{"groups":[{"names":[],"stream":[],"buffers":['
-    + EMPTY_LISTS
-    + ']}],"skipped":[],"sources":[],"random":{"stream":[]},"flags":0,"packages":{},"environ":{}}'
-)
-MANIFEST = (
-    '{"version":1,"session_id":"s","saved_at":0,"python":"3.12","isolation":"none","cell":0,"stdlib":true,"summary":'
-    + SUMMARY
-    + "}"
-)
 MAX_GROWTH = 200_000_000
+
+
+def big_manifest() -> str:
+    """Return the manifest of a snapshot, of thirty megabytes that decode to nine hundred."""
+    empty_lists = ",".join(["[]"] * 10_000_000)
+    summary = (
+        '{"groups":[{"names":[],"stream":[],"buffers":['
+        + empty_lists
+        + ']}],"skipped":[],"sources":[],"random":{"stream":[]},"flags":0,"packages":{},"environ":{}}'
+    )
+    return (
+        '{"version":1,"session_id":"s","saved_at":0,"python":"3.12","isolation":"none","cell":0,"stdlib":true,"summary":'
+        + summary
+        + "}"
+    )
 
 
 async def peak_of(call: Callable[[], Awaitable[object]], failure: type[Exception]) -> int:
@@ -47,7 +49,7 @@ async def peak_of(call: Callable[[], Awaitable[object]], failure: type[Exception
 
 
 async def test_an_uploaded_list_of_contents_stays_within_its_bounds(service: Service) -> None:
-    index = msgspec.json.encode(Index([], MANIFEST, ""))
+    index = msgspec.json.encode(Index([], big_manifest(), ""))
     data = HEAD + index + END.pack(hashlib.sha256(index).digest(), len(index), TAIL)
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -88,21 +90,21 @@ channel.Offers.finish = finish
 @pytest.mark.parametrize(
     "reply",
     [
-        '{"files":[' + ",".join(['["","file",0,0]'] * 1_000_000) + "]}",
-        '{"files":[["' + "x" * 10_000_000 + '","file",0,0]]}',
-        '{"files":[["x","anything",0,0]]}',
-        '{"files":[["x","file",-1,0]]}',
-        '{"why":"' + "x" * 1_000_000 + '"}',
-        "[" * 1_000_000,
+        lambda: '{"files":[' + ",".join(['["","file",0,0]'] * 1_000_000) + "]}",
+        lambda: '{"files":[["' + "x" * 10_000_000 + '","file",0,0]]}',
+        lambda: '{"files":[["x","anything",0,0]]}',
+        lambda: '{"files":[["x","file",-1,0]]}',
+        lambda: '{"why":"' + "x" * 1_000_000 + '"}',
+        lambda: "[" * 1_000_000,
     ],
     ids=["many", "a long name", "a kind of its own", "a negative size", "a long reason", "depth"],
 )
-async def test_a_reply_of_a_file_agent_stays_within_its_bounds(reply: str) -> None:
+async def test_a_reply_of_a_file_agent_stays_within_its_bounds(reply: Callable[[], str]) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
     agent = Agent(ours)
-    data = reply.encode()
+    data = reply().encode()
     with ours, theirs:
         sending = asyncio.create_task(
             asyncio.get_running_loop().sock_sendall(theirs, wire.LENGTH.pack(len(data)) + data)
