@@ -12,6 +12,7 @@ from ingle.cluster.fence.lease import StoreLease
 from ingle.cluster.fence.takeover import Takeover
 from ingle.cluster.ray.raylink import Heard
 from ingle.store.leases import Leases
+from ingle.store.objects import Entry
 from ingle.store.store import Store, open_store
 from support.waiting import until
 
@@ -38,6 +39,40 @@ async def test_each_renewal_is_told_and_then_written(store: Store, tmp_path: Pat
                 break
     await lease.stop()
     assert await store.list("leases/") == []
+
+
+class Held(Store):
+    """Store whose writes wait until they are let through. It keeps nothing."""
+
+    def __init__(self) -> None:
+        self.name = "held"
+        self.through = asyncio.Event()
+        self.through.set()
+        self.written = 0
+
+    async def write(self, path: str, data: bytes, *, attempts: int = 1) -> None:
+        await self.through.wait()
+        self.written += 1
+
+    async def list(self, prefix: str) -> list[Entry]:
+        return []
+
+    def close(self) -> None: ...
+
+
+async def test_a_lease_stops_in_the_moment_in_which_a_renewal_succeeds() -> None:
+    store = Held()
+    lease = StoreLease(store, "one", None)
+    await lease.start()
+    store.through.clear()
+    marks = aiter(lease.renewals())
+    await anext(marks)
+    await anext(marks)  # the second renewal is under way
+    store.through.set()
+    while store.written < 2:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await lease.stop()
 
 
 @pytest.mark.req("node.once")

@@ -179,7 +179,8 @@ class Agents:
     async def wait_changed(self, seconds: float) -> None:
         """Wait until an agent has come or gone, or for `seconds`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     async def stop(self) -> None:
         # The end of a link begins to judge its agent.

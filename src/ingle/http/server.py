@@ -230,7 +230,8 @@ async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:
     deadline = loop.time() + seconds
     while (left := await service.drain()) and loop.time() < deadline and not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), DRAIN_STEP_SECONDS)
+            async with asyncio.timeout(DRAIN_STEP_SECONDS):
+                await stop.wait()
     cells = f"; {counted(left, 'cell')} still ran" if left else ""
     print(f"ingle: stopping{cells}", file=sys.stderr, flush=True)
 
@@ -356,7 +357,8 @@ class Server(uvicorn.Server):
         """Renew the `Date` header of answers until the server is closed."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), DATE_SECONDS)
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._closing.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listening sockets, then each connection once it has sent its last answer."""

@@ -219,7 +219,8 @@ class IngleKernel(Kernel):
             await work
             return
         done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-        await asyncio.wait_for(done, END_SECONDS)
+        async with asyncio.timeout(END_SECONDS):
+            await done
 
 
 def run(connection_file: str, environment: str | None, joined: str | None) -> None:

@@ -46,6 +46,7 @@ class StoreLease:
         self._generation = 0
         self._failing = False
         self._renewing: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self._current: Renewal | None = None
         self._told = asyncio.Event()
         """Set when the current renewal is replaced."""
@@ -56,13 +57,22 @@ class StoreLease:
         self._renewing = asyncio.get_running_loop().create_task(self._renew_forever())
 
     async def stop(self) -> None:
-        """Give the lease up: the sessions have ended."""
+        """Give the lease up: the sessions have ended.
+
+        A renewal that is under way is waited for. Cancelled, it would go on in its thread, and be written after the
+        lease was given up.
+        """
+        self._stopping.set()
         if self._renewing is not None:
-            self._renewing.cancel()
             await asyncio.wait({self._renewing})
-            with contextlib.suppress(IngleError, TimeoutError):
-                await asyncio.wait_for(self._leases.release(self._incarnation), RENEWAL_SECONDS)
+            await self._release()
         self._store.close()
+
+    async def _release(self, before: int | None = None) -> None:
+        """Remove the lease, or its generations `before` the one in use. A store that fails keeps them."""
+        with contextlib.suppress(IngleError, TimeoutError):
+            async with asyncio.timeout(RENEWAL_SECONDS):
+                await self._leases.release(self._incarnation, before)
 
     async def renewals(self) -> AsyncIterator[Renewal]:
         """Yield the current renewal, and each that follows. A slow reader misses some."""
@@ -73,8 +83,7 @@ class StoreLease:
             await told.wait()
 
     async def _renew_forever(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
+        while not await self._stops_within(RENEW_SECONDS):
             try:
                 await self._renew()
             except (IngleError, TimeoutError) as error:
@@ -84,15 +93,21 @@ class StoreLease:
                 continue
             if self._failing:
                 self._failing = False
-                with contextlib.suppress(IngleError):
-                    await self._leases.release(self._incarnation, before=self._generation)
+                await self._release(before=self._generation)
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     async def _renew(self) -> None:
         began = now()
         self._tell(new_renewal(self._generation))
         assert self._current is not None
         try:
-            await asyncio.wait_for(self._leases.renew(self._incarnation, self._current), RENEWAL_SECONDS)
+            async with asyncio.timeout(RENEWAL_SECONDS):
+                await self._leases.renew(self._incarnation, self._current)
         except (IngleError, TimeoutError):
             # The store may still carry it out, after later ones: those are written elsewhere.
             self._generation += 1

@@ -70,7 +70,8 @@ class RayDirectory:
             run_forever("following the agents of Ray", lambda: self._follow(on_change))
         )
         try:
-            await asyncio.wait_for(self._heard.wait(), FIRST_SECONDS)
+            async with asyncio.timeout(FIRST_SECONDS):
+                await self._heard.wait()
         except TimeoutError:
             if self._read_at > float("-inf"):
                 return  # the cluster has no node for an agent yet

@@ -182,7 +182,8 @@ class Overview:
             if self._task is None or self._task.done():
                 raise errors.Unavailable("the list of sessions cannot be read; see the log")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), TICK_SECONDS * 2)
+                async with asyncio.timeout(TICK_SECONDS * 2):
+                    await self._news.wait()
         if self._version == seen:
             return seen, []
         texts = [text for version, text in self._changes if version > seen]
