@@ -137,7 +137,8 @@ async def test_a_session_that_ended_leaves_an_init_without_children(service: Ser
 async def test_a_sandbox_that_cannot_be_prepared_is_told_with_its_cause(
     service: Service, session: str, home: Path
 ) -> None:
-    (packages,) = (home / "sessions").glob("*/packages")
+    packages = Path((await service.get_session(session)).cwd).parent / "packages"
+    assert packages.is_relative_to(home)
     packages.rmdir()
     packages.write_text("no folder, so that it cannot be mounted as one")
     assert (await service.execute(session, "import os; os._exit(0)")).status == "exit"
