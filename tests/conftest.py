@@ -18,7 +18,7 @@ import pytest
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.support.allocator import return_freed_memory
+from ingle.support.process_memory import return_freed_memory
 from support.cluster import clean
 from support.processes import MARK, marked_processes, own_mark
 from support.ray_cluster import RayCluster

@@ -31,8 +31,8 @@ from ingle.errors import IngleError, InvalidRequest
 from ingle.isolation import gpus
 from ingle.settings import Settings
 from ingle.store.store import open_store
-from ingle.support.allocator import return_freed_memory
 from ingle.support.logs import logging_to
+from ingle.support.process_memory import leave_loaded, return_freed_memory
 
 MAX_CONNECTIONS = 1024
 """Connections of gateways at once, those without a proof included."""
@@ -136,6 +136,7 @@ async def _run(options: argparse.Namespace, settings: Settings, token: ClusterTo
         port=options.port,
         labels=labels,
     ) as server:
+        leave_loaded()
         print(msgspec.json.encode(server.info).decode(), flush=True)
         await stop.wait()
 

@@ -7,7 +7,6 @@ every session, which answers the requests that wait for a cell, and exits.
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import math
 import os
@@ -40,9 +39,9 @@ from ingle.render.phrases import counted
 from ingle.service import Service
 from ingle.service.access import Shared
 from ingle.settings import Settings
-from ingle.support.allocator import return_freed_memory
 from ingle.support.background import run_forever
 from ingle.support.browser import open_page
+from ingle.support.process_memory import leave_loaded, return_freed_memory
 from ingle.support.running_servers import Announcement
 
 BACKLOG = 2048
@@ -60,9 +59,6 @@ DATE_SECONDS = 1.0
 OPEN_HOST = "127.0.0.1"
 MAX_OPEN = 256
 """Address of the ports that need no token, and the connections of each."""
-
-GC_THRESHOLD = 10_000
-"""Objects made and not freed before the garbage collector looks at the young ones, in a server that runs."""
 
 LAST_ANSWER_SECONDS = 1.0
 """Time for connections to deliver their last answers after all sessions have ended."""
@@ -181,10 +177,7 @@ async def _serve(
             print(banner(shown, token, held, files, capacity, page), file=sys.stderr, flush=True)
             if opens:
                 await asyncio.to_thread(open_page, page)
-            # Loaded modules stay for ever, so the garbage collector need not walk them. It is not asked to look for
-            # garbage first: that would walk all of them once, to free a tenth of a megabyte.
-            gc.freeze()
-            gc.set_threshold(GC_THRESHOLD)
+            leave_loaded()
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:

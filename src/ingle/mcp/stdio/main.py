@@ -22,7 +22,7 @@ from ingle.mcp.stdio.lazy_import import load
 from ingle.mcp.tools import Tool
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.support.allocator import return_freed_memory
+from ingle.support.process_memory import leave_loaded, return_freed_memory
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -104,6 +104,7 @@ async def _serve_host(
     server = module.make_server(handlers, await handlers.facts())
     pipe = await (await load("ingle.mcp.stdio.transport")).Pipe.open(wire)
     loaded.set()
+    leave_loaded()
     serving = loop.create_task(server.run(pipe, pipe, server.create_initialization_options()))
     over = loop.create_task(pipe.over.wait())
     await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
