@@ -10,9 +10,9 @@ import os
 from collections.abc import AsyncIterator
 
 from ingle.cluster.fence.watchdog import VARIABLE, now
-from ingle.errors import IngleError
+from ingle.errors import IngleError, StoreFailed
 from ingle.store.leases import Leases, Renewal, new_renewal
-from ingle.store.store import Store
+from ingle.store.store import ATTEMPTS, FINAL, Store
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,15 @@ class StoreLease:
 
     async def start(self) -> None:
         """Take the lease before the first session can exist, and renew it from now on."""
-        await self._renew()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._renew()
+                break
+            except StoreFailed as error:
+                if attempt == ATTEMPTS or isinstance(error, FINAL):
+                    raise
+                self._failing = True
+                await asyncio.sleep(RENEW_SECONDS)
         self._renewing = asyncio.get_running_loop().create_task(self._renew_forever())
 
     async def stop(self) -> None:
@@ -86,7 +94,7 @@ class StoreLease:
         while not await self._stops_within(RENEW_SECONDS):
             try:
                 await self._renew()
-            except (IngleError, TimeoutError) as error:
+            except IngleError as error:
                 if not self._failing:
                     logger.warning("the lease at the store could not be renewed: %s", error)
                 self._failing = True
@@ -108,10 +116,15 @@ class StoreLease:
         try:
             async with asyncio.timeout(RENEWAL_SECONDS):
                 await self._leases.renew(self._incarnation, self._current)
-        except (IngleError, TimeoutError):
+        except (IngleError, TimeoutError) as error:
             # The store may still carry it out, after later ones: those are written elsewhere.
             self._generation += 1
-            raise
+            if isinstance(error, IngleError):
+                raise
+            raise StoreFailed(
+                f"the store {self._store.name} did not answer within {RENEWAL_SECONDS:g} s; check the network and the "
+                "store, and retry"
+            ) from None
         if self._watchdog is not None:
             # A full pipe means that the watchdog hangs; it has unread renewals then.
             with contextlib.suppress(BlockingIOError):
