@@ -14,7 +14,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.cluster_rounds import connected, is_saved, race_to_restore
+from support.cluster_rounds import connected, race_to_restore
+from support.crash_rounds import is_saved
 from support.ray_cluster import RayCluster
 from support.server import NDJSON, Server, problem
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from support.crash_rounds import NAMED, PATIENCE, READ, WRITE, Writer
+from support.crash_rounds import NAMED, PATIENCE, READ, WRITE, Writer, is_saved
 from support.ray_cluster import SETTINGS, RayCluster
 from support.server import Server
 from support.waiting import wait_until
@@ -49,12 +49,6 @@ def cluster_with(store: str | None = None, **variables: str) -> Iterator[RayClus
 def connected(gateway: Server) -> int:
     told = gateway.client.get("/v1/nodes").raise_for_status().json()["nodes"]
     return sum(node["connected"] for node in told)
-
-
-def is_saved(gateway: Server, name: str) -> bool:
-    """Whether the last cell of a durable session is in its save."""
-    info = gateway.client.get(f"/v1/sessions/{name}").raise_for_status().json()
-    return bool(info["saved_at"]) and info["saved_cell"] == info["execution_count"]
 
 
 def race_to_restore(cluster: RayCluster, gateways: tuple[Server, Server], name: str, rounds: int) -> None:
@@ -130,7 +124,7 @@ class ClusterRounds:
         self._mend()
         self._gateways[0].make_session(durable=True)
         first = self._gateways[0].execute("value = 0; pair = [0, {'again': 0}]; log = [0]; data = bytes(1)")
-        assert wait_until(lambda: is_saved(self._gateways[0], "main"), PATIENCE)
+        assert wait_until(lambda: is_saved(self._gateways[0]), PATIENCE)
         self._number = 0
         self._values: dict[int, int] = {first["cell"]: 0}
         self.told: list[str] = []

@@ -25,6 +25,12 @@ READ = "(value, pair, log[-1], len(log) == len(set(log)), set(data) == {value % 
 PATIENCE = 30.0
 
 
+def is_saved(server: Server, name: str = "main") -> bool:
+    """Whether the last cell of a durable session is in its save."""
+    info = server.client.get(f"/v1/sessions/{name}").raise_for_status().json()
+    return bool(info["saved_at"]) and info["saved_cell"] == info["execution_count"]
+
+
 class Writer:
     """Writes numbers, one cell each, and remembers which cell wrote which and what was told as saved."""
 
@@ -112,6 +118,7 @@ class Rounds:
         self.server.make_session(durable=True)
         # As after a cell that wrote 0: a server that is killed before it saved a later one comes back with this.
         first = self.server.execute("value = 0; pair = [0, {'again': 0}]; log = [0]; data = bytes(1)")
+        assert wait_until(lambda: is_saved(self.server), PATIENCE)
         self.number = 0
         self.values: dict[int, int] = {first["cell"]: 0}
         self.told: list[str] = []

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ingle.support.processes import below
-from support.crash_rounds import children, name_of
+from support.crash_rounds import children, is_saved, name_of
 from support.server import Server
 from support.waiting import wait_until
 
@@ -118,6 +118,7 @@ class ChangeRounds:
         self.server = self._begin()
         self.server.make_session(durable=True)
         self.server.execute(f"{SETUP}write(0)")
+        assert wait_until(lambda: is_saved(self.server), PATIENCE)
         self._number = 0
         self.told: list[str] = []
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ingle.support.processes import below
-from support.crash_rounds import PATIENCE, Rounds, name_of
+from support.crash_rounds import PATIENCE, Rounds, is_saved, name_of
 from support.rollback_rounds import ChangeRounds, Changing, GrantRounds
 from support.seeds import new_chance
 from support.server import Server
@@ -262,7 +262,7 @@ class Unsaved:
             self._execute("write('after', True)")
             assert self.server.client.post("/v1/sessions/main/checkpoints", json=body).status_code == 201
         self._execute("write('before', False)")
-        assert wait_until(self._is_saved, PATIENCE)
+        assert wait_until(lambda: is_saved(self.server), PATIENCE)
         if change == "commit":
             result = self.server.execute("write('after', True)", trial=True, network="held")
             path, body = f"/v1/sessions/main/trials/{result['trial']['name']}/commit", {}
@@ -296,10 +296,6 @@ class Unsaved:
         result = self.server.execute(code)
         assert (result["status"], result["error"]) == ("ok", None), result
         return result
-
-    def _is_saved(self) -> bool:
-        session = self.server.client.get("/v1/sessions/main").json()
-        return bool(session["saved_cell"] == session["execution_count"])
 
 
 KINDS = pytest.mark.parametrize(
