@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,6 +52,25 @@ async def test_the_inits_of_sessions_that_end_at_once_all_stay(service: Service)
     await asyncio.gather(*(service.end_session(name) for name in names))
     await asyncio.gather(*(service.create_session(name) for name in names))
     assert {worker_of(service, name).init_pid for name in names} == inits
+
+
+async def test_an_init_removes_the_empty_folders_of_its_session(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingle.support.remove_tree.remove", remove := Mock())
+    folder = Path((await service.create_session("a")).cwd).parent
+    await run(service, "a", "None")
+    assert folder.exists()
+    await service.end_session("a")
+    assert not folder.exists()
+    remove.assert_not_called()
+
+
+async def test_the_server_removes_the_folders_that_a_session_has_filled(service: Service) -> None:
+    folder = Path((await service.create_session("a")).cwd).parent
+    await run(service, "a", "import os\nos.makedirs('below/deep')\nopen('file', 'w').close()")
+    await service.end_session("a")
+    assert not folder.exists()
 
 
 DESCRIPTORS = "sorted(int(each) for each in __import__('os').listdir('/proc/self/fd'))"

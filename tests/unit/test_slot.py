@@ -172,7 +172,7 @@ async def test_the_end_of_a_session_ends_its_start_and_refuses_those_who_wait(tm
     slot.begin()
     waiting = asyncio.create_task(slot.ready())
     await asyncio.sleep(0.01)
-    await slot.end(graceful=False, grace_seconds=0.0)
+    await slot.end(graceful=False, grace_seconds=0.0, folders=[])
     for late in (waiting, slot.ready()):
         with pytest.raises(SessionNotFound):
             await late

@@ -402,7 +402,8 @@ class Session:
         await self.trials.close()
         self.turns.close(errors.SessionNotFound(self.id))
         # One that comes back is not asked to exit: it needs what its exit handlers would remove.
-        await self.slot.end(graceful=self.running is None and not keep, grace_seconds=self._settings.exit_grace)
+        graceful, folders = self.running is None and not keep, [] if keep else self.folders.usual
+        await self.slot.end(graceful=graceful, grace_seconds=self._settings.exit_grace, folders=folders)
         await self.checkpoints.close()
         await self.failures.close()
         self.runner.end(states.EXIT, Exit(message="the session was ended"))

@@ -6,40 +6,23 @@ Links are removed and never followed, also while another process replaces a fold
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def remove(folder: str | os.PathLike[str], usual: Iterable[str] = ()) -> None:
+def remove(folder: str | os.PathLike[str]) -> None:
     """Remove the folder with its contents. What cannot be removed stays, without an error.
 
     Recursion would need a descriptor or a longer path for each level. So every inner folder is moved to the top first
     and emptied of its files there. Its own folders are moved up in turn.
-
-    `usual` are folders that it most often holds, empty, and nothing else. Then nothing is listed: a thread that lists a
-    directory takes the interpreter's lock once for each entry.
     """
     with contextlib.suppress(OSError):
         top = _open(folder)
         try:
-            if not (usual and _remove_usual(folder, usual, top)):
-                _empty(top)
-                os.rmdir(folder)
+            _empty(top)
+            os.rmdir(folder)
         finally:
             os.close(top)
-
-
-def _remove_usual(folder: str | os.PathLike[str], usual: Iterable[str], top: int) -> bool:
-    """Remove a folder that holds empty folders of these names only. Return whether it is gone."""
-    for name in usual:
-        with contextlib.suppress(OSError):
-            os.rmdir(name, dir_fd=top)
-    try:
-        os.rmdir(folder)
-    except OSError:
-        return False
-    return True
 
 
 def _empty(top: int) -> None:

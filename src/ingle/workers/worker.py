@@ -264,13 +264,16 @@ class Worker:
 
     # --- the end ---
 
-    def keep_init(self, tenant: str) -> None:
-        """Ask init to serve another session of this tenant after the last worker below it. See `idle_init`."""
+    def keep_init(self, tenant: str, folders: list[str]) -> None:
+        """Ask init to serve another session of this tenant after the last worker below it. See `idle_init`.
+
+        Before it is gone, init removes those of these folders that are empty.
+        """
         if self._next_orders is None and self.alive:
             self._tenant = tenant
             self._next_orders, child = socket.socketpair()
             self._next_orders.setblocking(False)
-            self.init.send_now_with(messages.Stay(), [child.fileno()])
+            self.init.send_now_with(messages.Stay(folders), [child.fileno()])
             child.close()
 
     def kill(self, because: str | None = None) -> None:

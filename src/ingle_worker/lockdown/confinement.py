@@ -129,7 +129,6 @@ class Confinement:
         processes and sockets could leave something there.
         """
         if self._mounts is not None:
-            kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
             kernel_calls.unshare(kernel_calls.CLONE_NEWIPC, "ipc")
             session_mounts.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
             self._key = seccomp.new_key()
@@ -201,6 +200,14 @@ class Confinement:
             session_mounts.mount_session_folders(self._mounts, order, self._uid, self._gid)
             session_mounts.detach_staging()
             self._release_worker()
+
+    def leave(self, folders: list[str]) -> None:
+        """Leave the mounts of a session that has ended, and remove those of its folders that are empty."""
+        if self._mounts is not None:
+            kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
+            data = self.plan.data_folder
+            folders = [root_fs.STAGED_DATA + each.removeprefix(data) for each in folders]
+        linux.remove_empty(folders)
 
     def _release_worker(self) -> None:
         os.eventfd_write(self._folders_mounted, 1)

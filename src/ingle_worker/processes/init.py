@@ -25,7 +25,7 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from collections.abc import Callable
 from mmap import mmap
-from os import O_CLOEXEC, O_NONBLOCK, O_WRONLY, close, fstat, getpid, getsid, pipe2, setsid, write
+from os import O_CLOEXEC, O_NONBLOCK, close, getpid, getsid, pipe2, setsid, write
 from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
@@ -48,11 +48,8 @@ from ingle_worker.wire import FrameReader, encode_frame, messages
 from ingle_worker.wire.constants import FAILED_EXIT_CODE, MAX_WORKERS_PER_INIT
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
-JOIN = messages.encode(messages.Join())
-JOIN_FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
-FILE_KIND, FOLDER = 0o170000, 0o040000
 Run = Callable[[int], None]
 SWEPT, STAYS = messages.Swept(), messages.Swept(stays=True)
 IGNORED = (SIGINT, SIGTERM, SIGHUP)
@@ -75,55 +72,12 @@ def report_up(fd: int, worker: int, joined: bool = False, tmp: int = 0) -> None:
     write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s,"tmp":%d}' % (getpid(), worker, word, tmp)))
 
 
-def join(status_fd: int) -> tuple[bool, int] | None:
-    """Wait for the `Join` order and enter the session's cgroups of version 1, before the worker is forked.
-
-    Return whether that worked, and the folder of a group of version 2, or -1. Return None if there will be no session.
-    """
-    status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, status_fd)
-    try:
-        # Read no more than this message: the rest is for `Init`.
-        data, extra, _, _ = status.recvmsg(len(JOIN), JOIN_FDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
-    finally:
-        status.detach()
-    if data != JOIN:
-        return None
-    joined, folder = bool(extra), -1
-    for each in extra:
-        for (fd,) in struct.iter_unpack("i", each[2]):
-            if fstat(fd).st_mode & FILE_KIND == FOLDER:
-                folder = fd
-                continue
-            try:
-                write(fd, b"0")
-            except OSError:
-                joined = False  # the host moves the process itself
-            close(fd)
-    return joined, folder
-
-
-def enter_group(folder: int) -> bool:
-    """Enter a cgroup of version 2, given as a folder's descriptor. Return whether that worked.
-
-    To enter may take 10 ms, so init does it while its worker starts.
-    """
-    try:
-        fd = os.open("cgroup.procs", O_WRONLY | O_CLOEXEC, dir_fd=folder)
-        try:
-            write(fd, b"0")
-        finally:
-            close(fd)
-    except OSError:
-        return False  # the host moves the process itself
-    return True
-
-
 class Member:
     """One worker of this init."""
 
     __slots__ = (
-        *("ended", "fd", "kept", "known_pid", "next_fd", "nudges", "reader", "signalled", "slot", "socket", "told"),
-        *("view", "words"),
+        *("ended", "fd", "folders", "kept", "known_pid", "next_fd", "nudges", "reader", "signalled", "slot", "socket"),
+        *("told", "view", "words"),
     )
 
     def __init__(self) -> None:
@@ -136,6 +90,7 @@ class Member:
         self.kept: list[int] = []
         """Descriptors of the host that init keeps while the worker is idle."""
         self.next_fd = -1  # for the order of another session, if init stays
+        self.folders: list[str] = []  # of the session that ends then
         self.view = -1
         """Mount namespace in which the worker sees its files, if not that of init."""
         self.signalled = 0
@@ -186,6 +141,8 @@ class Init:
         self._wake_read = self._wake_write = -1
         self.on_enter: Callable[[messages.Enter], None] | None = None
         """Mounts the session's folders in its sandbox, if it has one."""
+        self.on_leave: Callable[[list[str]], None] = linux.remove_empty
+        """Removes folders of an ended session, if they are empty."""
         self.on_shell: Callable[[int], None] | None = None
         """Runs the init of a shell task on this status socket."""
         self.on_files: Callable[[int], None] = file_agent.serve
@@ -304,6 +261,7 @@ class Init:
             if member.next_fd < 0:
                 member.send(SWEPT)
                 os._exit(0)  # also closes the socket
+            self.on_leave(member.folders)
             member.send(STAYS)
             next_fd, member.next_fd = member.next_fd, -1
             self._remove(member)
@@ -373,7 +331,7 @@ class Init:
                 if not self._enter(member, message):
                     return False
             elif isinstance(message, messages.Stay):
-                member.next_fd = fds.pop()
+                member.next_fd, member.folders = fds.pop(), message.folders
             elif isinstance(message, messages.KeepEnds):
                 member.kept = [fds.pop(0) for _ in range(messages.FDS_PER_KEEP)]
                 for place in WATCHED_ENDS:

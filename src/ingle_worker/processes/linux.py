@@ -1,4 +1,4 @@
-"""Linux calls beyond `os`: prctl by ctypes, and the process tree from /proc.
+"""Linux calls beyond `os`: prctl by ctypes, the process tree from /proc, and the removal of empty folders.
 
 Without ctypes or /proc the functions return empty values or False and never raise.
 """
@@ -204,3 +204,12 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and of its children that it has waited for."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS if len(fields) > 14 else 0.0
+
+
+def remove_empty(folders: list[str]) -> None:
+    """Remove those of these folders that are empty."""
+    for folder in folders:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass

@@ -23,9 +23,10 @@ from ingle_worker.display import matplotlib_figures
 from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
 from ingle_worker.processes.forked_inits import ForkedInits
+from ingle_worker.processes.groups import enter_group, join
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.inherited_memory import forget_lookups, keep_shared
-from ingle_worker.processes.init import Init, enter_group, join
+from ingle_worker.processes.init import Init
 from ingle_worker.processes.limits import ProcessLimits
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
 from ingle_worker.session.worker import VERSION, Worker
@@ -241,6 +242,7 @@ def become_session(
     stop_collecting()
     if confinement is not None:
         init.on_enter = confinement.enter
+        init.on_leave = confinement.leave
         init.on_shell = confinement.run_shell
         init.on_files = confinement.serve_files
         init.on_make_view = confinement.make_view

@@ -35,6 +35,9 @@ class Stay:
     The socket for its `Fork` comes with the frame. Init still kills everything below it first, and reports Swept.
     """
 
+    folders: list[str] = field(default_factory=list)
+    """Folders of the session that ends. Before it reports Swept, init removes those that are empty, in this order."""
+
 
 @dataclass(frozen=True)
 class KeepEnds:

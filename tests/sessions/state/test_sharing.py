@@ -29,6 +29,15 @@ async def test_a_session_can_share_the_folder_and_the_user_of_another(service: S
 
 
 @pytest.mark.both_levels
+async def test_an_empty_shared_folder_outlives_the_session_that_made_it(service: Service) -> None:
+    await service.create_session("first")
+    second = await service.create_session("second", shares="first")
+    await service.end_session("first")
+    await service.execute("second", "open('f', 'w').write('later')")
+    assert [each.name for each in (await service.list_files("second", second.cwd)).files] == ["f"]
+
+
+@pytest.mark.both_levels
 async def test_a_sandbox_shows_its_folder_as_a_home_and_others_tell_the_real_path(service: Service) -> None:
     info = await service.create_session("first", home="/home/user")
     second = await service.create_session("second", shares="first")

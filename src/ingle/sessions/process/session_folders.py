@@ -25,7 +25,7 @@ SHELL = "shell"
 """Folder that the host fills for shell tasks. The session can read it and not write it."""
 
 USUAL = ("tmp-1", *MOUNTED, SHELL)
-"""Folders that the folder of a short session holds at its end."""
+"""Folders that the folder of a short session holds at its end, most often empty."""
 
 
 class SessionFolders:
@@ -112,16 +112,32 @@ class SessionFolders:
         return len(self._sharing) > 1
 
     @property
+    def usual(self) -> list[str]:
+        """Folders of a session that ends, innermost first, which init removes if they are empty.
+
+        In the server they would take a thread, which waits for the interpreter's lock after each of them.
+        """
+        if self.shared or not self.is_first:
+            return []
+        return [*(f"{self.folder}/{name}" for name in USUAL), str(self.folder)]
+
+    @property
     def folders(self) -> list[str]:
         """Folders that a worker has to make, in this order."""
         parents = [] if self._parent is None else [self.root / FORKS]
         return [str(each) for each in (*parents, self.folder)]
 
+    @property
+    def _exists(self) -> bool:
+        """Whether there is something left to remove. Most often init has removed it."""
+        return os.path.lexists(self.folder)
+
     async def leave(self) -> None:
         """Give up these folders after the session has ended. The last holder removes them."""
         self._holders -= 1
         if self._holders == 0:
-            await asyncio.to_thread(remove_tree.remove, self.folder, USUAL)
+            if self._exists:
+                await asyncio.to_thread(remove_tree.remove, self.folder)
             if self._parent is not None:
                 await self._parent.leave()
 

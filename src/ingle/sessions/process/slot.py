@@ -469,8 +469,11 @@ class ProcessSlot:
         assert worker is not None
         worker.owner = None
 
-    async def end(self, *, graceful: bool, grace_seconds: float) -> None:
-        """End the worker, and a start that is under way. If `graceful`, exit handlers may run first."""
+    async def end(self, *, graceful: bool, grace_seconds: float, folders: list[str]) -> None:
+        """End the worker, and a start that is under way. If `graceful`, exit handlers may run first.
+
+        Those of `folders` that are empty are removed then, if init stays.
+        """
         self.ending = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -481,7 +484,7 @@ class ProcessSlot:
             await prepared.worker.gone
         await self.blanks.end()
         if (worker := self.worker) is not None and not worker.gone.done():
-            self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits)
+            self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits, folders)
             if graceful and worker.alive:
                 worker.send(messages.Shutdown())
                 await asyncio.wait({worker.gone}, timeout=grace_seconds)

@@ -113,11 +113,14 @@ class Launcher:
         grouped = self._forks and self._grouped
         return Worker(self._loop, Birth(user, self._network(network), pooled, grouped, limits=limits))
 
-    def keep_init(self, worker: Worker, tenant: str, limits: SessionLimits) -> None:
-        """Have the init of a worker that ends now serve another session of the same tenant."""
+    def keep_init(self, worker: Worker, tenant: str, limits: SessionLimits, folders: list[str]) -> None:
+        """Have the init of a worker that ends now serve another session of the same tenant.
+
+        It removes those of these folders that are empty.
+        """
         if not self._forks or self._stopped or (self._bounding is not None and not self._bounding.are_default(limits)):
             return
-        worker.keep_init(tenant)
+        worker.keep_init(tenant, folders)
         worker.gone.add_done_callback(lambda gone: self._on_idle(worker))
 
     def _on_idle(self, worker: Worker) -> None:
