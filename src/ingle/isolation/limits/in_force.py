@@ -1,5 +1,7 @@
 """Limits that are in force, read back from the kernel. Only files that everyone may read are used."""
 
+import re
+
 import msgspec
 
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
@@ -7,8 +9,11 @@ from ingle.isolation.limits.cgroups import Group
 from ingle.requests import SessionLimits
 from ingle.support import processes
 
-ROWS = {"files": b"Max open files", "file_size": b"Max file size"}
-"""Rows of /proc/PID/limits."""
+HARD = {
+    "files": re.compile(rb"^Max open files +\S+ +(\d+)", re.MULTILINE),
+    "file_size": re.compile(rb"^Max file size +\S+ +(\d+)", re.MULTILINE),
+}
+"""Hard limits in /proc/PID/limits. One that is `unlimited` is not found."""
 
 PAGE_BYTES = 4096
 IN_PAGES = ("memory", "tmp")
@@ -22,12 +27,12 @@ def read(pid: int, group: Group | None, wanted: SessionLimits, own_tmp: int | No
     files, which init has read; None without one.
     """
     found: dict[str, int | None] = {}
-    rows = processes.read(f"/proc/{pid}/limits").splitlines()
+    rows = processes.read(f"/proc/{pid}/limits")
     if not rows:
         return wanted  # the process has just ended
-    for name, row in ROWS.items():
-        hard = next((line[len(row) :].split()[1] for line in rows if line.startswith(row)), b"")
-        found[name] = int(hard) if hard.isdigit() else None
+    for name, hard in HARD.items():
+        limit = hard.search(rows)
+        found[name] = int(limit[1]) if limit is not None else None
     if group is not None:
         if MEMORY in group.places:
             found["memory"] = group.limit(MEMORY)
