@@ -67,7 +67,7 @@ def test_whole_items_and_results_as_json(folder: Path, home: Path, server: Serve
 def test_limits_are_given_as_people_write_them(folder: Path, home: Path, server: Server) -> None:
     code = "if item: x = b'1' * (400 << 20)\nwhile True: pass"
     told = ingle(
-        *("batch", code, "--inputs", "-", "--timeout", "1s", "--memory", "128M", "--concurrency", "2"),
+        *("batch", code, "--inputs", "-", "--timeout", "3s", "--memory", "128M", "--concurrency", "2"),
         home=home,
         cwd=folder,
         stdin="0\n1\n",
