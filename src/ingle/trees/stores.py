@@ -1,6 +1,8 @@
 """Stores of all tenants of one server, and the threads that work on them."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,12 @@ THREADS = 8
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def shut_down(connection: socket.socket) -> None:
+    """End a connection, so that a thread that uses it sees the end at once."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class DataFolder(Protocol):
@@ -60,6 +68,20 @@ class TreeStores:
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+
+    async def with_connections(self, work: Callable[[], T], *connections: socket.socket) -> T:
+        """Run blocking work that uses these connections, which the caller closes. Cancelling ends them first.
+
+        Then the thread is waited for: in the next moment, the number of a closed descriptor may be that of another one.
+        """
+        running = asyncio.wrap_future(self._executor.submit(work))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            for each in connections:
+                shut_down(each)
+            await asyncio.wait({running})
+            raise
 
     def release(self, store: TreeStore, kept: KeptTree) -> None:
         """Release a kept tree without waiting for it."""

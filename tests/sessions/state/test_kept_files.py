@@ -1,7 +1,10 @@
 """Files of the own folder are part of the state: a rollback brings them back, byte for byte."""
 
+import asyncio
 import os
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -277,3 +280,22 @@ async def test_no_file_agent_outlives_the_process_that_it_serves(
     await service.rollback(main, "base")
     assert (len(agents), [each for each in agents if lives(each)]) == (1, [])
     assert state_of(folder_of(service, main)) == before
+
+
+async def test_a_thread_lets_go_of_its_connection_before_that_is_closed(service: Service) -> None:
+    """Afterwards the number of the closed descriptor may be that of another one, on which the thread would wait."""
+    ours, theirs = socket.socketpair()
+    received: list[bytes] = []
+    waiting = threading.Event()
+
+    def receive() -> None:
+        waiting.set()
+        received.append(ours.recv(1))
+
+    with ours, theirs:
+        working = asyncio.create_task(manager_of(service)._trees.with_connections(receive, ours))
+        await asyncio.to_thread(waiting.wait)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert received == [b""]

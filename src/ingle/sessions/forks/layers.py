@@ -45,8 +45,10 @@ class Layers:
             granted = await stack.enter_async_context(agent_connection(worker, outside=True))
             store, bounds = self._store, self._stores.bounds
             try:
-                return await self._stores.in_thread(
-                    lambda: layers.take(TreeAgent(own, upper), TreeAgent(granted, folder), store, bounds, since)
+                return await self._stores.with_connections(
+                    lambda: layers.take(TreeAgent(own, upper), TreeAgent(granted, folder), store, bounds, since),
+                    own,
+                    granted,
                 )
             except NotKept as why:
                 raise NotKept(f"{folder}: {why}") from None
@@ -90,7 +92,9 @@ class Layers:
     async def _with_agent(self, worker: Worker, folder: str, draft: str, work: Callable[[TreeAgent], T]) -> T:
         async def attempt() -> T:
             async with agent_connection(worker, outside=True) as connection:
-                return await self._stores.in_thread(lambda: work(TreeAgent(connection, folder, draft=draft)))
+                return await self._stores.with_connections(
+                    lambda: work(TreeAgent(connection, folder, draft=draft)), connection
+                )
 
         try:
             return await with_another_agent(attempt)

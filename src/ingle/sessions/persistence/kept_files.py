@@ -4,7 +4,6 @@ The folder is listed only if something in it may have changed. The watch of the 
 a process has mapped or open for writing. Both are cheap to find out.
 """
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +24,7 @@ from ingle.trees.index import Index
 from ingle.trees.packing import PackedFiles, unpack
 from ingle.trees.restore import Restored
 from ingle.trees.store import KeptTree, NotKept
-from ingle.trees.stores import TreeStores
+from ingle.trees.stores import TreeStores, shut_down
 from ingle.trees.undo_log import Change, LeftChange, UndoLog
 from ingle.workers.worker import Worker
 
@@ -278,9 +277,11 @@ class KeptFiles:
             if self._watch is None:
                 return
             self._watch.add(self._mark)
-        await self._watch.ready()
-        self._watches.read()
-        self._watch.reset(self._mark)
+        watch = self._watch
+        await watch.ready()
+        if watch is self._watch:  # the session has not ended meanwhile
+            self._watches.read()
+            watch.reset(self._mark)
 
     async def _with_agent(
         self, worker: Worker, work: Callable[[TreeAgent], T], *, new: bool = False, draft: str = ""
@@ -288,8 +289,9 @@ class KeptFiles:
         make = [*self._folders.folders, self.folder] if new else []
         async with agent_connection(worker) as connection:
             try:
-                return await self._stores.in_thread(
-                    lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked, draft=draft))
+                return await self._stores.with_connections(
+                    lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked, draft=draft)),
+                    connection,
                 )
             except OSError as error:
                 raise NotKept(f"they could not be stored: {error.strerror}") from None
@@ -311,18 +313,13 @@ async def agent_connection(worker: Worker, *, outside: bool = False) -> AsyncIte
     except errors.Unavailable as error:
         raise AgentLost(error.message) from None
 
-    def cut_off(_: object) -> None:
-        # The thread that uses the connection sees its end at once.
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+    def cut_off(gone: object) -> None:
+        shut_down(connection)
 
     # A worker that was killed may leave an agent that never answers.
     worker.gone.add_done_callback(cut_off)
     try:
         yield connection
-    except asyncio.CancelledError:
-        cut_off(None)
-        raise
     finally:
         worker.gone.remove_done_callback(cut_off)
         connection.close()
