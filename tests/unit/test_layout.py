@@ -51,6 +51,25 @@ def test_the_map_names_every_module_in_a_few_words() -> None:
     assert {name: words for name, words in found.items() if len(words.split()) > 12} == {}
 
 
+PLACES = re.compile(r"`((?:\w+/)+\w+|\w+)(?:\.(\w+))?(?:\(\))?`")
+
+
+def test_what_the_map_says_about_additions_and_decisions_is_there() -> None:
+    """A name in these tables is that of a module, with `.name` of something in it."""
+    text = beside("ARCHITECTURE.md").read_text("utf-8")
+    tables = text[text.index("## Where to add something") : text.index("## Processes")]
+    missing = [found[0] for found in PLACES.finditer(tables) if "/" in found[0] and not is_there(*found.groups())]
+    assert missing == []
+
+
+def is_there(module: str, name: str | None) -> bool:
+    for folder in (SOURCE, SOURCE / "ingle", beside("tests").parent):
+        for path in (folder / f"{module}.py", folder / module / "__init__.py", folder / module):
+            if path.is_dir() or path.is_file():
+                return name is None or re.search(rf"\b{name}\b", path.read_text("utf-8")) is not None
+    return False
+
+
 @pytest.mark.parametrize("folder", ["cluster", "gpu", "soak", "web"])
 def test_tests_that_run_apart_can_be_collected_apart(folder: str) -> None:
     """The Makefile has a target for each. `make test` collects all folders, where one can import from another."""
