@@ -16,7 +16,7 @@ PATIENCE = 110
 def test_an_ordinary_users_sessions_are_held_as_roots_are() -> None:
     with tempfile.TemporaryDirectory() as home:
         files = [str(HERE / name) for name in ("test_sandbox.py", "test_grants.py", "test_gpus.py")]
-        files.append(str(HERE / "test_limits_asked.py::TestManyProcessesOfThisUser"))
+        files.append(str(HERE / "test_limits_hold.py::TestManyProcessesOfThisUser"))
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
         done = subprocess.run(
             [sys.executable, str(HERE.parent / "support" / "as_user.py"), home, *tests],
