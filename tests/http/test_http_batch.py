@@ -310,6 +310,10 @@ async def test_a_cancelled_reader_leaves_nothing(service: Service) -> None:
     assert manager_of(service).everyone() == []
 
 
+def states_of(server: Server) -> list[str]:
+    return [each["state"] for each in server.client.get("/v1/sessions").json()["sessions"]]
+
+
 @pytest.mark.req("batch.map")
 def test_a_server_that_stops_answers_for_every_item(start: Callable[..., Server]) -> None:
     server = start()
@@ -318,6 +322,7 @@ def test_a_server_that_stops_answers_for_every_item(start: Callable[..., Server]
     with server.client.stream("POST", "/v1/batch", json=body) as answer:
         lines = answer.iter_lines()
         assert json.loads(next(lines))["status"] == "ok"
+        assert wait_until(lambda: "running" in states_of(server), 10)
         server.process.terminate()
         told = [json.loads(line) for line in lines]
     assert {result["status"] for result in told} == {"exit", "not_run"}
