@@ -42,7 +42,6 @@ INIT_MESSAGES = frozenset(
     (
         messages.InitUp,
         messages.NotEntered,
-        messages.ProxyListening,
         messages.Signalled,
         messages.Exited,
         messages.Swept,
@@ -247,8 +246,8 @@ class Worker:
             case messages.NotEntered():
                 # Init kills the worker for this.
                 self.kill(f"the session's sandbox could not be prepared ({event.reason[:MAX_REASON_CHARS]})")
-            case messages.ProxyListening():
-                if self.proxy_listener is None and (fd := self.init.take_descriptor()) is not None:
+            case messages.InitUp() if not self.init_up.done():
+                if (fd := self.init.take_descriptor()) is not None:
                     self.proxy_listener = as_socket(fd)
             case messages.EndsReturned():
                 self._on_ends_returned()

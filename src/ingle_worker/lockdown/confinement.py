@@ -164,18 +164,16 @@ class Confinement:
             if pooled:
                 session_mounts.rehearse(self._mounts, self._uid, self._gid)
             self._folders_mounted = os.eventfd(0, os.EFD_CLOEXEC)
-            if self._network == "allowlist":
-                self._send_proxy_listener(fds[4])
+            if self._network == "allowlist" and self._listener is None:
+                # Kept for the next session: the host may not have closed its own descriptor of it by then.
+                self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                self._listener.bind(("127.0.0.1", PROXY_PORT))
+                self._listener.listen(64)
 
-    def _send_proxy_listener(self, status: int) -> None:
-        """Send the host a listening socket in the session's network namespace, on which the host's proxy accepts."""
-        if self._listener is None:
-            # Kept for the next session: the host may not have closed its own descriptor of it by then.
-            self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            self._listener.bind(("127.0.0.1", PROXY_PORT))
-            self._listener.listen(64)
-        with socket.socket(fileno=os.dup(status)) as channel:
-            socket.send_fds(channel, [messages.encode(messages.ProxyListening(PROXY_PORT))], [self._listener.fileno()])
+    @property
+    def listener(self) -> int:
+        """Descriptor on which the host's proxy accepts, in the session's network namespace; -1 without one."""
+        return -1 if self._listener is None else self._listener.fileno()
 
     def enter(self, order: messages.Enter) -> None:
         """Mount the session's folders, give up all rights over the sandbox, and release the worker."""

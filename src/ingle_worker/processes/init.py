@@ -66,10 +66,18 @@ def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up descriptor reports the signal."""
 
 
-def report_up(fd: int, worker: int, joined: bool = False, tmp: int = 0) -> None:
+def report_up(fd: int, worker: int, joined: bool = False, tmp: int = 0, listener: int = -1) -> None:
     # Encoded by hand: a message object would touch, and so copy, fifty pages of every init.
     word = b"true" if joined else b"false"
-    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s,"tmp":%d}' % (getpid(), worker, word, tmp)))
+    frame = encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s,"tmp":%d}' % (getpid(), worker, word, tmp))
+    if listener < 0:
+        write(fd, frame)
+        return
+    status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+    try:
+        status.sendmsg([frame], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))])
+    finally:
+        status.detach()
 
 
 class Member:
@@ -155,6 +163,8 @@ class Init:
         """Enters a mount namespace."""
         self.joined, self.tmp = False, 0
         """Whether init and its worker are in the cgroup they were promised; bytes of the session's own /tmp, or 0."""
+        self.listener = -1
+        """Socket on which the host's proxy accepts, or -1."""
         self._tasks: dict[int, tuple[int, Member, bool]] = {}
         """Shell tasks and file agents by pid: tag of their descendants, their worker, and whether they end with it."""
         self._last_tag = MAX_WORKERS_PER_INIT
@@ -207,7 +217,7 @@ class Init:
         for number in IGNORED:
             self._handlers[number] = signal(number, SIG_IGN)
         self._poller.register(status_fd, POLLIN)
-        report_up(status_fd, worker, self.joined, self.tmp)
+        report_up(status_fd, worker, self.joined, self.tmp, self.listener)
         while True:
             for member in self._members:
                 if member.ended:

@@ -248,7 +248,7 @@ def become_session(
         init.on_make_view = confinement.make_view
         init.on_close_view = confinement.close_view
         init.enter_mounts = confinement.enter_mounts
-        init.tmp = confinement.tmp_bytes()
+        init.tmp, init.listener = confinement.tmp_bytes(), confinement.listener
     status = fds.pop()
     for fd in fds:
         close(fd)

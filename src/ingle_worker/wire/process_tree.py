@@ -148,15 +148,12 @@ class NotEntered:
 
 
 @dataclass(frozen=True)
-class ProxyListening:
-    """A listening socket in the session's network, its only way out. The host's proxy accepts on it."""
-
-    port: int
-
-
-@dataclass(frozen=True)
 class InitUp:
-    """Init runs. `worker` is 0 if there is none yet. `joined`: the worker is in the promised cgroup."""
+    """Init runs. `worker` is 0 if there is none yet. `joined`: the worker is in the promised cgroup.
+
+    With the frame comes the only way out of a sandbox whose network is an allow-list: a listening socket in that
+    network, on which the host's proxy accepts.
+    """
 
     pid: int
     worker: int

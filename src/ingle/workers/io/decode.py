@@ -46,7 +46,6 @@ FROM_GUEST = (
     messages.Loaded,
     messages.InitUp,
     messages.NotEntered,
-    messages.ProxyListening,
     messages.Signalled,
     messages.Exited,
     messages.Swept,
