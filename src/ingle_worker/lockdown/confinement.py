@@ -123,7 +123,7 @@ class Confinement:
             self._key = seccomp.new_key()
 
     def prepare_again(self) -> None:
-        """Prepare for another session of the same tenant, after the last process of the one before has ended.
+        """Prepare for another session of the same tenant, after `leave`: no process of the one before is left.
 
         It gets fresh mounts and a fresh ipc namespace. The pid, network and uts namespaces are as good as new: only
         processes and sockets could leave something there.
