@@ -75,28 +75,30 @@ async def test_a_lease_stops_in_the_moment_in_which_a_renewal_succeeds() -> None
         await lease.stop()
 
 
-async def test_an_agent_starts_although_its_store_is_slow_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """A store that answers no renewal in time, until it is let through."""
     monkeypatch.setattr("ingle.cluster.fence.lease.RENEWAL_SECONDS", 0.1)
     store = Held()
     store.through.clear()
-    lease = StoreLease(store, "one", None)
+    return store
+
+
+async def test_an_agent_starts_although_its_store_is_slow_at_first(slow: Held) -> None:
+    lease = StoreLease(slow, "one", None)
     starting = asyncio.create_task(lease.start())
     marks = aiter(lease.renewals())
     await anext(marks)
     while (await anext(marks)).generation == 0:
         pass
-    store.through.set()
+    slow.through.set()
     await starting
     await lease.stop()
 
 
-async def test_an_agent_whose_store_does_not_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingle.cluster.fence.lease.RENEWAL_SECONDS", 0.1)
-    store = Held()
-    store.through.clear()
-    lease = StoreLease(store, "one", None)
+async def test_an_agent_whose_store_does_not_answer_says_so(slow: Held) -> None:
     with pytest.raises(errors.StoreFailed, match=r"the store held did not answer within 0\.1 s; check the network"):
-        await lease.start()
+        await StoreLease(slow, "one", None).start()
 
 
 @pytest.mark.req("node.once")

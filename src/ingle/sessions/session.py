@@ -402,7 +402,7 @@ class Session:
         await self.trials.close()
         self.turns.close(errors.SessionNotFound(self.id))
         # One that comes back is not asked to exit: it needs what its exit handlers would remove.
-        graceful, folders = self.running is None and not keep, [] if keep else self.folders.usual
+        graceful, folders = self.running is None and not keep, [] if keep else self.folders.mostly_empty
         await self.slot.end(graceful=graceful, grace_seconds=self._settings.exit_grace, folders=folders)
         await self.checkpoints.close()
         await self.failures.close()

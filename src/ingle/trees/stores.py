@@ -70,9 +70,10 @@ class TreeStores:
         return await asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
 
     async def with_connections(self, work: Callable[[], T], *connections: socket.socket) -> T:
-        """Run blocking work that uses these connections, which the caller closes. Cancelling ends them first.
+        """Run blocking work that uses these connections. The caller closes them afterwards.
 
-        Then the thread is waited for: in the next moment, the number of a closed descriptor may be that of another one.
+        A cancelled call ends the connections and waits for the thread. If the thread still used them when they are
+        closed, it could wait on another connection, whose descriptor has the same number.
         """
         running = asyncio.wrap_future(self._executor.submit(work))
         try:

@@ -112,10 +112,10 @@ class SessionFolders:
         return len(self._sharing) > 1
 
     @property
-    def usual(self) -> list[str]:
-        """Folders of a session that ends, innermost first, which init removes if they are empty.
+    def mostly_empty(self) -> list[str]:
+        """Folders that most sessions leave empty, innermost first. Init removes those that are, if nobody shares them.
 
-        In the server they would take a thread, which waits for the interpreter's lock after each of them.
+        A thread of the server would wait for the interpreter's lock after each of them.
         """
         if self.shared or not self.is_first:
             return []
@@ -129,7 +129,7 @@ class SessionFolders:
 
     @property
     def _exists(self) -> bool:
-        """Whether there is something left to remove. Most often init has removed it."""
+        """Whether init has left something to remove."""
         return os.path.lexists(self.folder)
 
     async def leave(self) -> None:
