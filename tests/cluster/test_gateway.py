@@ -180,6 +180,19 @@ async def test_a_lost_node_is_told_at_once_and_its_names_are_free(own_cluster: C
     assert (await gateway.execute(lost.session_id, "1")).success
 
 
+@pytest.mark.req("node.lost")
+async def test_a_session_that_ended_with_a_stopped_agent_is_told_as_lost(own_cluster: Cluster) -> None:
+    await own_cluster.grow(2)
+    gateway = await own_cluster.gateway()
+    made = [await gateway.create_session(f"s{number}") for number in range(8)]
+    lost = next(each.session_id for each in made if each.node == "n1")
+    await own_cluster.agents[0].stop()
+    with pytest.raises(errors.SessionLost, match="n1"):
+        await gateway.execute(lost, "1")
+    assert (await gateway.create_session(lost)).node == "n2"
+    assert (await gateway.execute(lost, "1")).success
+
+
 async def test_a_gateway_that_ends_ends_nothing(three: Cluster, gateway: Service) -> None:
     await gateway.create_session("lasting")
     cell = await gateway.begin("lasting", "import time\nfor n in range(20): print(n); time.sleep(0.05)")

@@ -33,9 +33,6 @@ STATUS_SECONDS = 0.1
 RELEASE_SECONDS = 0.25
 """Time between two looks for sessions that have ended, whose names are free again."""
 
-RELEASE_ALL_SECONDS = 5.0
-"""Time for the store when the agent ends. Gateways see that it has ended in any case."""
-
 IDLE_STEP_SECONDS = 0.05
 """Time between two looks at a session that is to leave and runs a cell."""
 
@@ -93,9 +90,7 @@ class ServedNode:
             chore.cancel()
         if self._chores:
             await asyncio.wait(self._chores)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RELEASE_ALL_SECONDS):
-                await asyncio.gather(*(self._release(claim) for claim in self._held.values()))
+        # Claims stay: gateways see that this agent has ended, and tell callers that a session was lost with it.
         await self.node.stop()
 
     def _is_durable(self, key: str) -> bool:
