@@ -10,7 +10,7 @@ import pytest
 from ingle import errors
 from ingle.cluster.fence.lease import StoreLease
 from ingle.cluster.fence.takeover import Takeover
-from ingle.cluster.ray.raylink import Heard
+from ingle.cluster.ray.raylink import Heard, surplus, use_of
 from ingle.store.leases import Leases
 from ingle.store.objects import Entry
 from ingle.store.store import Store, open_store
@@ -177,3 +177,13 @@ def test_a_slow_reading_of_the_head_counts_for_no_silence() -> None:
     assert heard.silence("one", 1, 10.0, 15.0) == 0.0
     assert heard.silence("one", 1, 15.5, 20.0) == 0.5
     assert heard.silence("one", 2, 20.0, 25.0) == 0.0
+
+
+def test_agents_that_serve_are_the_last_to_end_when_there_are_too_many() -> None:
+    slots = ["agent-0", "agent-1", "agent-2", "agent-3", "agent-10"]
+    uses = {"agent-0": use_of(3.0, False), "agent-1": use_of(0.5, True)}
+    uses |= dict.fromkeys(("agent-2", "agent-3"), use_of(0.5, False))
+    # The last one has no node yet, the first is silent, the second drained.
+    order = ["agent-10", "agent-0", "agent-1", "agent-3", "agent-2"]
+    assert [surplus(slots, uses, 5 - count) for count in range(6)] == [order[:count] for count in range(6)]
+    assert surplus(slots, uses, 9) == []

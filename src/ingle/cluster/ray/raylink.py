@@ -27,6 +27,9 @@ ENSURE_SECONDS = 1.0
 CALL_SECONDS = 5
 """Time limit of one call to the head."""
 
+SILENT_SECONDS = 2.0
+"""Silence after which an agent is taken for lost when some have to end. Four renewals fit into it."""
+
 SLOT = "agent-{}"
 """Name of an actor. Two links that create the same one get the same actor."""
 
@@ -120,15 +123,15 @@ class Link:
                 self._delete(DRAINING_KEY + node)
 
     def _end_surplus(self, count: int) -> None:
-        """End agents above the number. Those that have no node go first, then those of drained nodes."""
+        """End agents above the number."""
+        now = time.monotonic()
         draining = set(self._keys(DRAINING_KEY))
-        places = {
-            key.removeprefix(AGENT_KEY): DRAINING_KEY + json.loads(value)["info"]["node"] in draining
-            for key, value in self._values(self._keys(AGENT_KEY)).items()
-        }
-        slots = sorted(self._slots(), key=lambda name: (len(name), name), reverse=True)
-        order = sorted(slots, key=lambda slot: {None: 0, True: 1, False: 2}[places.get(slot)])
-        for slot in order[: max(0, len(slots) - count)]:
+        uses: dict[str, int] = {}
+        for key, value in self._values(self._keys(AGENT_KEY)).items():
+            told = json.loads(value)
+            silent = self._heard.silence(told["info"]["incarnation"], told["count"], now, now)
+            uses[key.removeprefix(AGENT_KEY)] = use_of(silent, DRAINING_KEY + told["info"]["node"] in draining)
+        for slot in surplus(self._slots(), uses, count):
             self._ray.kill(self._ray.get_actor(slot, namespace=NAMESPACE), no_restart=True)
             self._delete(AGENT_KEY + slot)
 
@@ -164,6 +167,23 @@ class Link:
 
     def _delete(self, key: str) -> None:
         self._kv._internal_kv_del(key.encode(), namespace=NAMESPACE.encode())
+
+
+def use_of(silent: float, draining: bool) -> int:
+    """Return how much would be lost with an agent."""
+    if silent >= SILENT_SECONDS:
+        return 1
+    return 2 if draining else 3
+
+
+def surplus(slots: list[str], uses: dict[str, int], count: int) -> list[str]:
+    """Return the agents above a number: those of the least use, and of these the last ones.
+
+    An agent without a use has no node yet.
+    """
+    last_first = sorted(slots, key=lambda slot: (len(slot), slot), reverse=True)
+    order = sorted(last_first, key=lambda slot: uses.get(slot, 0))
+    return order[: max(0, len(order) - count)]
 
 
 def own_address(address: str) -> dict[str, str]:
