@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import re
 import shutil
 import threading
@@ -16,9 +17,12 @@ import msgspec
 import pytest
 
 from ingle import errors
+from ingle.callers import Caller
 from ingle.service import Service
 from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.settings import Settings
+from ingle.store import shared as shared_store
+from ingle.store import upkeep
 from ingle.store.claims import Claim
 from ingle.store.saves import SessionSaves
 from ingle.store.store import Store
@@ -446,6 +450,27 @@ async def test_chunks_are_uploaded_once_and_unused_ones_are_removed(start: Start
         assert await printed(two, "print(small)") == "12\n"
 
 
+async def test_unused_chunks_of_a_tenant_that_saves_nothing_more_are_removed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(shared_store, "UNUSED_SECONDS", 0.0)
+    async with start("one") as one:
+        bob = one.acting_for(Caller("bob", "bob"))
+        for service, name in ((one, "kept"), (bob, "dropped")):
+            await service.create_session("s")
+            await printed(service, "import random; big = random.randbytes(1_000_000)")
+            await service.save_session("s", name)
+        assert await stored_bytes(one) > 2_000_000
+        await bob.delete_snapshot("dropped")
+        async with asyncio.timeout(20):
+            while await stored_bytes(one) > 2_000_000:
+                await asyncio.sleep(0.05)
+    async with start("two") as two:
+        await two.load_session("kept", "t")
+        assert (await two.execute("t", "print(len(big))")).stdout == "1000000\n"
+
+
 async def test_a_save_that_finds_its_packs_marked_uploads_its_chunks_again(start: Start) -> None:
     """Another server removes packs that no save used a moment ago: this save uses them again."""
     async with start("one") as one:
@@ -459,7 +484,7 @@ async def test_a_save_that_finds_its_packs_marked_uploads_its_chunks_again(start
             return set()
 
         # What a collector sees that read all saves before this one was written.
-        await shared.packs("").collect(nothing, 0.0)
+        await shared.packs("").collect(nothing, math.inf)
         assert await shared.store.list("chunks/") == []
         await printed(one, "other = 2")
         await saved(one, 2)

@@ -113,7 +113,7 @@ class Leases:
         """Return for how many seconds each agent was silent while the store answered."""
         began = time.monotonic()
         with self._answering():
-            now = await self._time()
+            now = await self.time()
             leases = await self._store.list(FOLDER)
         listed = time.monotonic()
         found: dict[str, float] = {}
@@ -134,7 +134,7 @@ class Leases:
                 await self._store.delete(lease.path)
         return found
 
-    async def _time(self) -> float:
+    async def time(self) -> float:
         """Return the time of the store. Remove the clocks of readers that were killed."""
         clocks: dict[str, float] = {}
         while self._clock not in clocks:  # another reader may have removed it, if it was not used for long

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 
 from ingle import errors
 from ingle.snapshots.manifest import Chunk
-from ingle.store.objects import Entry, quoted
+from ingle.store.objects import Entry, quoted, unquoted
 from ingle.store.store import Store
 from ingle.support.threads import in_thread
 
+FOLDER = "chunks/"
 PACK, MARK = ".pack", ".unused"
 
 SMALL_PACK_BYTES = 4 * 1024 * 1024
@@ -61,10 +62,14 @@ class Placed(NamedTuple):
     """A pack with those that no other one has, if they are few."""
 
 
+async def tenants_with_packs(store: Store) -> set[str]:
+    return {unquoted(each.path.removeprefix(FOLDER).partition("/")[0]) for each in await store.list(FOLDER)}
+
+
 class StoredPacks:
     def __init__(self, store: Store, tenant: str) -> None:
         self._store = store
-        self._folder = f"chunks/{quoted(tenant)}/"
+        self._folder = f"{FOLDER}{quoted(tenant)}/"
         self._packs: dict[str, set[bytes]] = {}
         """Packs with the chunks that this server knows to be in them."""
         self._where: dict[bytes, str] = {}
@@ -153,13 +158,15 @@ class StoredPacks:
             finally:
                 os.close(fd)
 
-    async def collect(self, used: Callable[[], Awaitable[set[str]]], older_than: float = UNUSED_SECONDS) -> None:
-        """Remove packs that no save uses. `used` reads the names of packs in all saves, each time it is called."""
+    async def collect(self, used: Callable[[], Awaitable[set[str]]], before: float) -> None:
+        """Remove packs that were written before this time of the store, and that no save uses.
+
+        `used` reads the names of packs in all saves, each time it is called.
+        """
         whole, marked = await self._list()
-        now = max((entry.modified for entry in whole.values()), default=0.0)
         in_use = await used()
         for name, entry in whole.items():
-            if name not in in_use and name not in marked and now - entry.modified >= older_than:
+            if name not in in_use and name not in marked and entry.modified <= before:
                 await self._store.write(f"{self._folder}{name}{MARK}", b"")
                 marked.add(name)
         if not marked:

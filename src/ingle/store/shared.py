@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.snapshots.store import NAMED
 from ingle.store.claims import Claim, Claims
 from ingle.store.leases import Leases
-from ingle.store.packs import UNUSED_SECONDS, LocalChunks, Placed, StoredPacks
+from ingle.store.packs import UNUSED_SECONDS, LocalChunks, Placed, StoredPacks, tenants_with_packs
 from ingle.store.saves import NamedSaves, StoredSave, UsedPacks
 from ingle.store.store import Store
 from ingle.support.threads import in_thread
@@ -171,7 +171,17 @@ class SharedStore:
     async def collect(self, tenant: str, older_than: float = UNUSED_SECONDS) -> None:
         """Remove packs of a tenant that no save uses."""
         used = self._used.setdefault(tenant, UsedPacks(self.store, tenant))
-        await self.packs(tenant).collect(used.read, older_than)
+        await self.packs(tenant).collect(used.read, await self.leases.time() - older_than)
+
+    async def collect_of_all(self) -> None:
+        """Remove packs of all tenants that no save uses: some tenants save nothing any more."""
+        before = await self.leases.time() - UNUSED_SECONDS
+        for tenant in await tenants_with_packs(self.store):
+            try:
+                await StoredPacks(self.store, tenant).collect(UsedPacks(self.store, tenant).read, before)
+            except errors.SnapshotDamaged as error:
+                # What a save that cannot be read uses is not known.
+                logger.warning("unused packs of tenant %r in the store were not removed: %s", tenant, error.message)
 
     async def close(self, *, release: bool) -> None:
         """End what is under way; `release`: and the lease of this server."""

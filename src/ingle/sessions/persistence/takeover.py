@@ -13,6 +13,7 @@ from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.sessions.session import Session
 from ingle.snapshots.registry import Row
+from ingle.store import upkeep
 from ingle.store.claims import Claim
 from ingle.store.saves import FoundSave
 from ingle.store.shared import SharedStore
@@ -68,6 +69,8 @@ class Takeover:
             return
         await self._look(shared)
         self._run("looking for sessions of other servers", lambda: self._watch(shared))
+        store = shared.shared
+        self._run("upkeep", lambda: upkeep.repeat(store.store, store.leases, "packs", store.collect_of_all))
 
     def _run(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         self._loops.append(asyncio.get_running_loop().create_task(run_forever(what, work)))
