@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from ingle.cluster.offer import LeftSession
 from ingle.cluster.parts.drain import Drain
 from ingle.cluster.parts.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.parts.keys import ClusterKeys
+from ingle.cluster.parts.leftovers import Leftovers
 from ingle.cluster.parts.machines import ClusterMachines
 from ingle.cluster.parts.tasks import ClusterTasks
 from ingle.cluster.placement import choose, fitting
@@ -34,8 +36,10 @@ from ingle.nodes import SessionHandle
 from ingle.requests import NewSession, session_key
 from ingle.sessions.spec import check_name, tenant_of
 from ingle.settings import LEVELS, Settings
+from ingle.store import upkeep
 from ingle.store.leases import Leases
 from ingle.store.store import Store
+from ingle.support.background import run_forever
 from ingle.support.fair_queue import FairQueue
 from ingle.tools.servers import ToolServers
 
@@ -84,6 +88,8 @@ class ClusterNode:
         self.tools = ToolServers(settings, home)
         drain = Drain(self.agents, self._router, self.snapshots, self._arrive)
         self.machines = ClusterMachines(directory, self.agents, drain)
+        self._leftovers = Leftovers(store, self.agents, self._router, settings.durable_age)
+        self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect to the agents, and wait for a first one."""
@@ -92,6 +98,8 @@ class ClusterNode:
         deadline = asyncio.get_running_loop().time() + FIRST_AGENT_SECONDS
         while not self.agents.up and asyncio.get_running_loop().time() < deadline:
             await self.agents.wait_changed(FIRST_AGENT_SECONDS)
+        work = partial(upkeep.repeat, self._store, self._leases, "claims", self._leftovers.remove)
+        self._upkeep = asyncio.get_running_loop().create_task(run_forever("upkeep", work))
 
     async def warm(self) -> None:
         """Do nothing: agents prepare workers when they start."""
@@ -99,6 +107,9 @@ class ClusterNode:
     async def stop(self) -> None:
         """Leave the cluster. Sessions go on."""
         self._creates.close(errors.Unavailable("the server is stopping; start it again"))
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait({self._upkeep})
         await self.agents.stop()
         await self.tools.close()
         await self._leases.close()

@@ -106,6 +106,10 @@ class Row(Struct, frozen=True):
     save: Save | None = None
     requests: list[Request] = field(default_factory=list)
 
+    @property
+    def last_used(self) -> float:
+        return self.created_at if self.save is None else self.save.time
+
 
 class Registry:
     def __init__(self, path: Path, server: str) -> None:

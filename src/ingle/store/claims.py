@@ -19,6 +19,12 @@ FOLDER = "claims/"
 
 READS_AT_ONCE = 16
 
+MAX_KNOWN = 100_000
+"""Claims that a server remembers, so that it does not read them again."""
+
+FORGOTTEN_SECONDS = 86400.0
+"""Age from which on the last claim of an ended session is removed: no server remembers its epoch any more."""
+
 
 class Claim(Struct, frozen=True):
     key: str
@@ -86,9 +92,20 @@ class Claims:
 
     async def all(self, agent: str | None = None) -> list[Claim]:
         """Return the newest claim of each session, or of those of one agent."""
-        newest: dict[str, Entry] = {}
-        for entry in await self._store.list(FOLDER):
-            newest[entry.path.split("/")[1]] = entry
+        found = await self._read_all(await self._newest_entries())
+        return [claim for claim in found if agent in (None, claim.agent)]
+
+    async def old(self) -> list[Claim]:
+        """Return the newest claims of sessions on which nothing has changed for `FORGOTTEN_SECONDS`."""
+        limit = time.time() - FORGOTTEN_SECONDS
+        newest = await self._newest_entries()
+        found = await self._read_all({part: entry for part, entry in newest.items() if entry.modified < limit})
+        return [claim for claim in found if claim.at < limit]
+
+    async def _newest_entries(self) -> dict[str, Entry]:
+        return {entry.path.split("/")[1]: entry for entry in await self._store.list(FOLDER)}
+
+    async def _read_all(self, newest: dict[str, Entry]) -> list[Claim]:
         limit = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read(part: str, entry: Entry) -> Claim | None:
@@ -99,10 +116,22 @@ class Claims:
         found = await asyncio.gather(*(read(part, entry) for part, entry in newest.items()))
         paths = {entry.path for entry in newest.values()}
         self._known = {path: known for path, known in self._known.items() if path in paths}
-        return [claim for claim in found if claim is not None and agent in (None, claim.agent)]
+        return [claim for claim in found if claim is not None]
 
-    async def forget(self, claim: Claim) -> None:
-        """Remove a released claim that is old: no server remembers its epoch any more."""
+    async def bury(self, claim: Claim, agent: str, node: str) -> None:
+        """Release the claim of a session that has ended without a save, or remove one that was released long ago.
+
+        `agent` and `node` are those of the server that does it.
+        """
+        if claim.released and time.time() - claim.at < FORGOTTEN_SECONDS:
+            return
+        taken = await self.take(claim.key, claim.epoch + 1, agent, node)
+        if taken is None:
+            return
+        if not claim.released:
+            # A server that is only slow must find a newer epoch.
+            await self.release(taken)
+            return
         for entry in await self._store.list(_folder(claim.key)):
             await self._store.delete(entry.path)
 
@@ -119,6 +148,8 @@ class Claims:
             raise errors.StoreFailed(
                 f"{entry.path} in the store {self._store.name} is no claim ({error}); remove it if no server uses it"
             ) from None
+        if len(self._known) >= MAX_KNOWN:
+            del self._known[next(iter(self._known))]
         self._known[entry.path] = (entry.version, claim)
         return claim
 

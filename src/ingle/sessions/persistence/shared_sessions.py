@@ -34,9 +34,6 @@ CLAIM = "claim.json"
 RENEWALS = 5
 """Renewals of the lease within the time after which a server counts as gone."""
 
-FORGOTTEN_SECONDS = 86400.0
-"""Age from which on the claim of an ended session is removed. No server remembers its epoch then."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -218,7 +215,7 @@ class SharedSessions:
             self.leave(before.key)
             raise
         if save is None:
-            await self._bury(before)
+            await self.shared.claims.bury(before, self.shared.agent, self.shared.node)
         return save
 
     async def adopt(self, before: Claim, save: FoundSave | None) -> StoredSession | None:
@@ -232,24 +229,12 @@ class SharedSessions:
         if stored is None:
             return None
         row = stored.row
-        last = row.created_at if row.save is None else row.save.time
-        if time.time() - last > self._settings.durable_age:
+        if time.time() - row.last_used > self._settings.durable_age:
             logger.warning("durable session %s was not used for long and is removed", row.name)
             await stored.end(keep=False)
             return None
         await self._registry.take(self._place, row)
         return stored
-
-    async def _bury(self, claim: Claim) -> None:
-        """Release the claim of a session without a save, and remove one that was released long ago."""
-        if claim.released and time.time() - claim.at < FORGOTTEN_SECONDS:
-            return
-        taken = await self.shared.take(claim.key, claim.epoch + 1)
-        if taken is not None and claim.released:
-            await self.shared.claims.forget(taken)
-        elif taken is not None:
-            # A server that is only slow must find a newer epoch.
-            await self.shared.claims.release(taken)
 
     async def _take(
         self, key: str, before: Claim | None, row: Row | None, known: FoundSave | None = None
