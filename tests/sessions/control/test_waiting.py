@@ -273,7 +273,8 @@ async def test_the_timeout_is_kept_to_within_a_quarter_of_a_second(service: Serv
         result = await service.execute(sid, "while True: pass", timeout=timeout)
         took = time.monotonic() - began
         check_interrupted(result, timed_out=True)
-        assert result.execution_time >= timeout - 0.01
+        # Time passes from the call on. The code begins a little later.
+        assert took >= timeout
         late.append(max(took, result.execution_time) - timeout)
     assert statistics.median(late) < 0.25, late
 
