@@ -10,7 +10,7 @@ import pytest
 from ingle import errors
 from ingle.cluster.fence.lease import StoreLease
 from ingle.cluster.fence.takeover import Takeover
-from ingle.cluster.ray.raylink import Heard, surplus, use_of
+from ingle.cluster.ray.raylink import Heard, missing, surplus, use_of
 from ingle.store.leases import Leases
 from ingle.store.objects import Entry
 from ingle.store.store import Store, open_store
@@ -187,3 +187,6 @@ def test_agents_that_serve_are_the_last_to_end_when_there_are_too_many() -> None
     order = ["agent-10", "agent-0", "agent-1", "agent-3", "agent-2"]
     assert [surplus(slots, uses, 5 - count) for count in range(6)] == [order[:count] for count in range(6)]
     assert surplus(slots, uses, 9) == []
+    # What is left is as many as were asked for, whichever they are.
+    assert missing(["agent-1", "agent-2"], 2) == []
+    assert missing(["agent-1", "agent-3"], 4) == ["agent-0", "agent-2"]

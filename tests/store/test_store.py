@@ -4,12 +4,13 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ingle import errors
 from ingle.store import leases
-from ingle.store.claims import Claims
+from ingle.store.claims import FORGOTTEN_SECONDS, Claim, Claims
 from ingle.store.leases import Leases, new_renewal
 from ingle.store.objects import quoted, unquoted
 from ingle.store.store import Store, open_store
@@ -93,41 +94,103 @@ async def test_an_object_whose_creation_lost_its_answer_is_known_again(
 async def test_claims_have_one_owner_for_each_epoch(store: Store) -> None:
     claims = Claims(store)
     assert await claims.newest("team/main") is None
-    won = await asyncio.gather(*(claims.take("team/main", 1, f"agent-{each}", "node") for each in range(8)))
+    won = await asyncio.gather(*(claims.take("team/main", 0, f"agent-{each}", "node") for each in range(8)))
     (first,) = [each for each in won if each is not None]
     assert await claims.newest("team/main") == first
-    second = await claims.take("team/main", 2, "other", "elsewhere")
+    second = await claims.take("team/main", first.epoch, "other", "elsewhere")
     assert second is not None
-    assert second.epoch == 2
-    assert await claims.take("team/main", 1, "late", "node") is None
-    third = await claims.take("team/main", 3, "other", "elsewhere")
+    assert second.epoch == first.epoch + 1
+    assert await claims.take("team/main", 0, "late", "node") is None
+    third = await claims.take("team/main", second.epoch, "other", "elsewhere")
     assert third is not None
-    # The object of epoch 1 is gone by now, and its number is still not free.
-    assert await claims.take("team/main", 1, "late", "node") is None
+    # The object of the first epoch is gone by now, and its number is still not free.
+    assert await claims.take("team/main", 0, "late", "node") is None
     assert await claims.newest("team/main") == third
-    assert await claims.epoch("team/main") == 3
+    assert await claims.epoch("team/main") == third.epoch
     assert await claims.newest("main") is None
+
+
+async def claimed(claims: Claims, key: str, agent: str = "one", after: int = 0) -> Claim:
+    claim = await claims.take(key, after, agent, "node")
+    assert claim is not None
+    return claim
 
 
 async def test_a_released_claim_keeps_the_count_of_epochs(store: Store) -> None:
     claims = Claims(store)
-    claim = await claims.take("main", 1, "one", "node")
-    assert claim is not None
+    claim = await claimed(claims, "main")
     await claims.release(claim)
     newest = await claims.newest("main")
     assert newest is not None
-    assert (newest.epoch, newest.released) == (1, True)
-    assert await claims.take("main", 1, "two", "node") is None
-    assert await claims.take("main", 2, "two", "node") is not None
+    assert (newest.epoch, newest.released) == (claim.epoch, True)
+    assert await claims.take("main", 0, "two", "node") is None
+    assert await claims.take("main", claim.epoch, "two", "node") is not None
+
+
+@pytest.mark.req("node.once")
+async def test_a_name_that_was_forgotten_has_one_owner_afterwards(store: Store) -> None:
+    claims = Claims(store)
+    old = await claimed(claims, "main")
+    await claims.release(old)
+    # One that has read the old claim, and goes on only now.
+    late = await claims.create("main", old.epoch, "late", "node")
+    assert late is not None
+    await claims.forget(old, "upkeep", "node")
+    assert await claims.newest("main") == late
+    assert await claims.confirm(late)
+    await claims.release(late)
+    await claims.forget(late, "upkeep", "node")
+    assert await claims.newest("main") is None
+    assert await claims.take("main", old.epoch, "later", "node") is None
+    assert await claims.take("main", late.epoch, "later", "node") is None
+    again = await claimed(claims, "main")
+    assert await claims.take("main", late.epoch, "later", "node") is None
+    # A second round that has read the same claim removes nothing.
+    await claims.forget(late, "another upkeep", "node")
+    assert await claims.newest("main") == again
+
+
+@pytest.mark.req("node.once")
+async def test_a_slow_removal_leaves_the_claim_of_a_new_owner(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims, others = Claims(store), Claims(store)
+    old = await claimed(claims, "main")
+    await claims.release(old)
+    taken = Claims.take
+    new: list[Claim] = []
+
+    async def slow(self: Claims, *given: Any) -> Claim | None:
+        own = await taken(self, *given)
+        monkeypatch.undo()
+        # Another server finds that the one that removes has no lease, and takes the name.
+        assert own is not None
+        new.append(await claimed(others, "main", "two", own.epoch))
+        return own
+
+    monkeypatch.setattr(Claims, "take", slow)
+    await claims.forget(old, "upkeep", "node")
+    assert await others.newest("main") == new[0]
+
+
+async def test_the_first_claim_of_a_name_is_above_those_that_were_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims(store)
+    claim = await claimed(claims, "main")
+    for _ in range(3):
+        claim = await claimed(claims, "main", after=claim.epoch)
+    await claims.release(claim)
+    await claims.forget(claim, "upkeep", "node")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + FORGOTTEN_SECONDS)
+    assert (await claimed(claims, "main")).epoch > claim.epoch + 1
 
 
 async def test_claims_of_an_agent_are_listed(store: Store) -> None:
     claims = Claims(store)
-    for key, agent in (("a", "one"), ("t/b", "one"), ("c", "two")):
-        assert await claims.take(key, 1, agent, "node")
-    assert await claims.take("a", 2, "two", "node")
-    assert {(each.key, each.epoch) for each in await claims.all("one")} == {("t/b", 1)}
-    assert {(each.key, each.epoch) for each in await claims.all("two")} == {("a", 2), ("c", 1)}
+    first = {key: await claimed(claims, key, agent) for key, agent in (("a", "one"), ("t/b", "one"), ("c", "two"))}
+    moved = await claimed(claims, "a", "two", first["a"].epoch)
+    assert await claims.all("one") == [first["t/b"]]
+    assert {each.key: each for each in await claims.all("two")} == {"a": moved, "c": first["c"]}
     assert len(await claims.all()) == 3
 
 

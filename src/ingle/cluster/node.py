@@ -23,8 +23,8 @@ from ingle.cluster.offer import LeftSession
 from ingle.cluster.parts.drain import Drain
 from ingle.cluster.parts.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.parts.keys import ClusterKeys
-from ingle.cluster.parts.leftovers import Leftovers
 from ingle.cluster.parts.machines import ClusterMachines
+from ingle.cluster.parts.removal import Removal
 from ingle.cluster.parts.tasks import ClusterTasks
 from ingle.cluster.placement import choose, fitting
 from ingle.cluster.remote import handle
@@ -88,7 +88,7 @@ class ClusterNode:
         self.tools = ToolServers(settings, home)
         drain = Drain(self.agents, self._router, self.snapshots, self._arrive)
         self.machines = ClusterMachines(directory, self.agents, drain)
-        self._leftovers = Leftovers(store, self.agents, self._router, settings.durable_age)
+        self._removal = Removal(store, self._leases, self.agents, self._router, settings.durable_age)
         self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -98,7 +98,7 @@ class ClusterNode:
         deadline = asyncio.get_running_loop().time() + FIRST_AGENT_SECONDS
         while not self.agents.up and asyncio.get_running_loop().time() < deadline:
             await self.agents.wait_changed(FIRST_AGENT_SECONDS)
-        work = partial(upkeep.repeat, self._store, self._leases, "claims", self._leftovers.remove)
+        work = partial(upkeep.repeat, self._store, self._leases, "claims", self._removal.run)
         self._upkeep = asyncio.get_running_loop().create_task(run_forever("upkeep", work))
 
     async def warm(self) -> None:
@@ -122,14 +122,14 @@ class ClusterNode:
     # --- making sessions ---
 
     async def create(self, new: NewSession) -> SessionInfo:
-        return await self._place(new, lambda agent, named, epoch: agent.agent.create(named, epoch))
+        return await self._place(new, lambda agent, named, after: agent.agent.create(named, after))
 
     async def _load(self, new: NewSession, source: str, start: str | None, trust: bool, rerun: bool) -> Restored:
         without: set[str] = set()
 
-        async def load(agent: ConnectedAgent, named: NewSession, epoch: int | None) -> Restored:
+        async def load(agent: ConnectedAgent, named: NewSession, after: int | None) -> Restored:
             try:
-                return await agent.agent.load(named, epoch, source, start, trust=trust, rerun=rerun)
+                return await agent.agent.load(named, after, source, start, trust=trust, rerun=rerun)
             except errors.SnapshotNotFound:
                 without.add(agent.info.incarnation)
                 raise
@@ -144,37 +144,37 @@ class ClusterNode:
     async def _arrive(self, left: LeftSession, incarnation: str) -> Restored:
         """Load a session that has left an agent on another one, which takes the name over."""
 
-        async def load(agent: ConnectedAgent, named: NewSession, epoch: int | None) -> Restored:
-            return await agent.agent.load(named, epoch, left.snapshot, None, trust=False, rerun=False)
+        async def load(agent: ConnectedAgent, named: NewSession, after: int | None) -> Restored:
+            return await agent.agent.load(named, after, left.snapshot, None, trust=False, rerun=False)
 
-        return await self._place(left.made, load, {incarnation}, self._router.next_epoch)
+        return await self._place(left.made, load, {incarnation}, self._router.last_epoch)
 
     async def _place(
         self,
         new: NewSession,
         make: Callable[[ConnectedAgent, NewSession, int | None], Awaitable[T]],
         without: "set[str] | frozenset[str]" = frozenset(),
-        epoch_of: Callable[[str], Awaitable[int]] | None = None,
+        after_of: Callable[[str], Awaitable[int]] | None = None,
     ) -> T:
         """Make a session on an agent that fits. An agent that refuses is left out, and the others are asked.
 
-        `epoch_of` returns the epoch to claim a name with. Default: it must be free.
+        `after_of` returns the epoch of the last claim on a name. Default: the name must be free.
         """
         if new.session_id is not None:
             check_name(new.session_id)
         tried = set(without)
         async with self._creates.slot(new.tenant, WAIT_SECONDS):
             while True:
-                epoch = None
+                after = None
                 if new.session_id is not None:
-                    # An agent that has refused may have taken the epoch before.
-                    epoch = await (epoch_of or self._router.free_epoch)(session_key(new.tenant, new.session_id))
+                    # An agent that has refused may have claimed it before.
+                    after = await (after_of or self._router.last_of_free)(session_key(new.tenant, new.session_id))
                 agent = await self._agent_for(new, tried)
                 incarnation = agent.info.incarnation
                 name = new.session_id or make_name(self._token, new.tenant, incarnation)
                 agent.pending += 1
                 try:
-                    made = await make(agent, msgspec.structs.replace(new, session_id=name), epoch)
+                    made = await make(agent, msgspec.structs.replace(new, session_id=name), after)
                 except FULL:
                     tried.add(incarnation)
                     if new.shares is not None or tried >= self.agents.up.keys():
@@ -202,8 +202,8 @@ class ClusterNode:
         given = [each or make_name(self._token, tenant, incarnation) for each in names]
         for name in given:
             check_name(name)
-        epochs = [None if name is None else await self._router.free_epoch(session_key(tenant, name)) for name in names]
-        made = await agent.agent.fork(key, given, epochs, at=at, reseed=reseed, shares=shares)
+        after = [None if name is None else await self._router.last_of_free(session_key(tenant, name)) for name in names]
+        made = await agent.agent.fork(key, given, after, at=at, reseed=reseed, shares=shares)
         for name in given:
             self._router.learn(session_key(tenant, name), incarnation)
         return made

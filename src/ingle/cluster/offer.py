@@ -43,8 +43,8 @@ class LeftSession(Struct, frozen=True):
 class Agent(Protocol):
     """One machine of a cluster.
 
-    A session is made with the epoch of the claim on its name, which the agent takes. Without one its name is a signed
-    one, which needs no claim.
+    The agent claims the name of a new session `after` an epoch: that of the last claim on it, or 0 if there is none.
+    None: its name is a signed one, which needs no claim.
     """
 
     @property
@@ -58,18 +58,18 @@ class Agent(Protocol):
         """Yield the renewals of the agent's lease, each before it is written."""
         ...
 
-    async def create(self, new: NewSession, epoch: int | None) -> SessionInfo:
-        """Create a session. Raise SessionExists if another agent has taken the epoch."""
+    async def create(self, new: NewSession, after: int | None) -> SessionInfo:
+        """Create a session. Raise SessionExists if another agent has claimed the name."""
         ...
 
     async def fork(
-        self, key: str, names: list[str], epochs: list[int | None], *, at: int | None, reseed: bool, shares: str | None
+        self, key: str, names: list[str], after: list[int | None], *, at: int | None, reseed: bool, shares: str | None
     ) -> list[SessionInfo]:
         """Make one live copy of a session for each name, or none at all."""
         ...
 
     async def load(
-        self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
+        self, new: NewSession, after: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
     ) -> Restored:
         """Create a session with the variables of a snapshot."""
         ...

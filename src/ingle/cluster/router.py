@@ -228,6 +228,8 @@ class Router:
             if newest is not None and newest.epoch > claim.epoch:
                 if not newest.released:
                     return await self._at(newest)
+                if not await SessionSaves(self._store, claim.key).exist():
+                    raise SessionNotFound(name)  # it was too old, and is removed
                 claim = newest
             elif failure is None:
                 raise errors.SessionLost(name, claim.node)
@@ -237,24 +239,24 @@ class Router:
         """Return the newest claim on a session."""
         return await self._claims.newest(key)
 
-    async def next_epoch(self, key: str) -> int:
-        """Return the epoch after the newest one, for a session that its agent has given up."""
-        return await self._claims.epoch(key) + 1
+    async def last_epoch(self, key: str) -> int:
+        """Return the epoch of the last claim on a name; 0 if there is none."""
+        return await self._claims.epoch(key)
 
-    async def free_epoch(self, key: str) -> int:
-        """Return the epoch to claim a name with. Raise SessionExists if a session has the name."""
+    async def last_of_free(self, key: str) -> int:
+        """Return the epoch of the last claim on a free name. Raise SessionExists if a session has the name."""
         claim = await self._claims.newest(key)
         if claim is None:
-            return 1
+            return 0
         try:
             agent = await self._of(claim, SessionNotFound(_name(key)))
         except (errors.SessionHeldBack, errors.StartFailed):
             raise errors.SessionExists(_name(key)) from None
         except (errors.SessionLost, SessionNotFound):
-            return claim.epoch + 1
+            return claim.epoch
         if await agent.agent.has(key):
             raise errors.SessionExists(_name(key))
-        return claim.epoch + 1
+        return claim.epoch
 
 
 def key_in(target: Target) -> str:

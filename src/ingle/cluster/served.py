@@ -102,20 +102,20 @@ class ServedNode:
 
     # --- sessions with claims ---
 
-    async def create(self, new: NewSession, epoch: int | None) -> SessionInfo:
-        async with self._claimed(new.tenant, [(_name_of(new), epoch)]):
+    async def create(self, new: NewSession, after: int | None) -> SessionInfo:
+        async with self._claimed(new.tenant, [(_name_of(new), after)]):
             return await self.node.create(new)
 
     async def fork(
-        self, key: str, names: list[str], epochs: list[int | None], *, at: int | None, reseed: bool, shares: str | None
+        self, key: str, names: list[str], after: list[int | None], *, at: int | None, reseed: bool, shares: str | None
     ) -> list[SessionInfo]:
-        async with self._claimed(tenant_of(key), list(zip(names, epochs, strict=True))):
+        async with self._claimed(tenant_of(key), list(zip(names, after, strict=True))):
             return await self.node.fork(key, [*names], at=at, reseed=reseed, shares=shares)
 
     async def load(
-        self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
+        self, new: NewSession, after: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
     ) -> Restored:
-        async with self._claimed(new.tenant, [(_name_of(new), epoch)], back=source in self._left):
+        async with self._claimed(new.tenant, [(_name_of(new), after)], back=source in self._left):
             return await self.node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
     async def saved_session(self, tenant: str, snapshot: str) -> str:
@@ -147,9 +147,9 @@ class ServedNode:
         self._none_made.clear()
         taken: list[Claim] = []
         try:
-            for key, (name, epoch) in zip(keys, wanted, strict=True):
-                if epoch is not None:
-                    taken.append(await self._take(key, name, epoch))
+            for key, (name, after) in zip(keys, wanted, strict=True):
+                if after is not None:
+                    taken.append(await self._take(key, name, after))
             yield
             self._held |= {claim.key: claim for claim in taken if not self._is_durable(claim.key)}
         except BaseException:
@@ -161,8 +161,8 @@ class ServedNode:
             if not self._making:
                 self._none_made.set()
 
-    async def _take(self, key: str, name: str, epoch: int) -> Claim:
-        claim = await self.store.take(key, epoch)
+    async def _take(self, key: str, name: str, after: int) -> Claim:
+        claim = await self.store.take(key, after)
         if claim is None:
             raise errors.SessionExists(name)
         return claim

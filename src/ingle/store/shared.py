@@ -55,9 +55,12 @@ class SharedStore:
         self._collected: dict[str, float] = {}
         self._collecting: set[asyncio.Task[None]] = set()
 
-    async def take(self, key: str, epoch: int) -> Claim | None:
-        """Take an epoch of a session for this server. Return None if another server has it."""
-        return await self.claims.take(key, epoch, self.agent, self.node)
+    async def take(self, key: str, after: int) -> Claim | None:
+        """Take the epoch after the last one for this server; 0: the name has no claim.
+
+        Return None if another server has it.
+        """
+        return await self.claims.take(key, after, self.agent, self.node)
 
     async def signing_key(self) -> bytes:
         """Return the key that signs snapshots, which all servers of a store share. The first server makes it."""

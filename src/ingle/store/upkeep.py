@@ -1,4 +1,4 @@
-"""Upkeep of a store: work that one of all servers does now and then, such as removing what nobody needs any more.
+"""Upkeep of a store: work that one of all servers does now and then.
 
 A server that begins writes the object of the task. Others see by the store's time that it is not due yet. Two that
 begin at the same moment do the work twice, which does no harm.

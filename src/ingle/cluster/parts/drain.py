@@ -85,8 +85,8 @@ class Drain:
     async def _return(self, agent: ConnectedAgent, key: str, left: LeftSession) -> None:
         """Load a session that no other agent takes where it was."""
         try:
-            epoch = await self._router.next_epoch(key)
-            await self._now(agent).agent.load(left.made, epoch, left.snapshot, None, trust=False, rerun=False)
+            after = await self._router.last_epoch(key)
+            await self._now(agent).agent.load(left.made, after, left.snapshot, None, trust=False, rerun=False)
         except errors.IngleError as error:
             why = f"it has ended and its snapshot {left.snapshot!r} stays, since no agent takes it"
             raise errors.Unavailable(f"{why}: {error.message}") from error

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ingle.cluster.fence import watchdog
-from ingle.cluster.fence.watchdog import Tree, descendants, send
+from ingle.cluster.fence.watchdog import descendants, send
 from ingle.cluster.ray import RESOURCE
 from ingle.cluster.token import FILE as CLUSTER_TOKEN
 from ingle.cluster.token import VARIABLE as CLUSTER_TOKEN_VARIABLE
@@ -200,9 +200,11 @@ class LocalCluster:
         node = self._node(name)
         if node.alive:
             # A process that sees another one end would act: an agent would end its sessions in order.
-            send(signal.SIGSTOP, [node.pid])
-            Tree(node.pid).freeze()
-            send(signal.SIGKILL, [node.pid, *(pid for pid, _ in descendants(node.pid))])
+            stopped: set[int] = set()
+            while found := {node.pid, *(pid for pid, _ in descendants(node.pid))} - stopped - {os.getpid()}:
+                send(signal.SIGSTOP, found)
+                stopped |= found
+            send(signal.SIGKILL, stopped)
         kill_session(node.pid)
 
     def _node(self, name: str) -> Process:

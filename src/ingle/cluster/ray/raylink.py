@@ -5,6 +5,7 @@ knows. The link writes a line of JSON to standard output several times a second:
 at the head, and the nodes. Each line on standard input is an order: `{"scale": 3}` or `{"drain": "node-2"}`.
 """
 
+import itertools
 import json
 import os
 import queue
@@ -85,32 +86,33 @@ class Link:
 
     def report(self) -> dict[str, Any]:
         """Read the renewals of the agents that were listed. Return what is known of the cluster."""
-        agents: dict[str, dict[str, Any]] = {}
-        began = time.monotonic()
-        values = self._values(self._agent_keys).values()
-        ended = time.monotonic()
-        for value in values:
-            told = json.loads(value)
-            incarnation = told["info"]["incarnation"]
-            silent = self._heard.silence(incarnation, told["count"], began, ended)
-            agents[incarnation] = {"info": told["info"], "silent": silent}
+        agents = {each["info"]["incarnation"]: each for each in self._renewals(self._agent_keys).values()}
         return {"agents": agents, "draining": self._draining, "target": self._wanted}
+
+    def _renewals(self, keys: list[str]) -> dict[str, dict[str, Any]]:
+        """Return what is known of the agents with these keys, by key."""
+        began = time.monotonic()
+        values = self._values(keys)
+        ended = time.monotonic()
+        found = {}
+        for key, value in values.items():
+            told = json.loads(value)
+            silent = self._heard.silence(told["info"]["incarnation"], told["count"], began, ended)
+            found[key] = {"info": told["info"], "silent": silent}
+        return found
 
     def ensure(self) -> None:
         """Create the agents that are missing: one for each node, or as many as were asked for."""
-        there = self._slots()
-        for number in range(self._target() or self._nodes()):
-            slot = SLOT.format(number)
-            if slot not in there:
-                self._actor.options(
-                    name=slot,
-                    lifetime="detached",
-                    get_if_exists=True,
-                    max_restarts=-1,
-                    num_cpus=0,
-                    resources={RESOURCE: 1},
-                    max_concurrency=4,
-                ).remote(slot)
+        for slot in missing(self._slots(), self._target() or self._nodes()):
+            self._actor.options(
+                name=slot,
+                lifetime="detached",
+                get_if_exists=True,
+                max_restarts=-1,
+                num_cpus=0,
+                resources={RESOURCE: 1},
+                max_concurrency=4,
+            ).remote(slot)
 
     def obey(self, order: dict[str, Any]) -> None:
         match order:
@@ -124,13 +126,11 @@ class Link:
 
     def _end_surplus(self, count: int) -> None:
         """End agents above the number."""
-        now = time.monotonic()
         draining = set(self._keys(DRAINING_KEY))
-        uses: dict[str, int] = {}
-        for key, value in self._values(self._keys(AGENT_KEY)).items():
-            told = json.loads(value)
-            silent = self._heard.silence(told["info"]["incarnation"], told["count"], now, now)
-            uses[key.removeprefix(AGENT_KEY)] = use_of(silent, DRAINING_KEY + told["info"]["node"] in draining)
+        uses = {
+            key.removeprefix(AGENT_KEY): use_of(each["silent"], DRAINING_KEY + each["info"]["node"] in draining)
+            for key, each in self._renewals(self._keys(AGENT_KEY)).items()
+        }
         for slot in surplus(self._slots(), uses, count):
             self._ray.kill(self._ray.get_actor(slot, namespace=NAMESPACE), no_restart=True)
             self._delete(AGENT_KEY + slot)
@@ -174,6 +174,12 @@ def use_of(silent: float, draining: bool) -> int:
     if silent >= SILENT_SECONDS:
         return 1
     return 2 if draining else 3
+
+
+def missing(slots: list[str], count: int) -> list[str]:
+    """Return the first names that are free, for as many agents as are missing."""
+    free = (slot for number in itertools.count() if (slot := SLOT.format(number)) not in slots)
+    return list(itertools.islice(free, max(0, count - len(slots))))
 
 
 def surplus(slots: list[str], uses: dict[str, int], count: int) -> list[str]:

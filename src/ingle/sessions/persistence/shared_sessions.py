@@ -20,7 +20,7 @@ from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.sessions.spec import key_of
 from ingle.settings import Settings
 from ingle.snapshots.registry import SERVE, Registry, Request, Row
-from ingle.store.claims import Claim
+from ingle.store.claims import FORGOTTEN_SECONDS, Claim
 from ingle.store.requests import StoredRequests
 from ingle.store.saves import FoundSave, SessionSaves, StoredSave
 from ingle.store.shared import SharedStore, hide_credentials
@@ -111,7 +111,7 @@ class SharedSessions:
         elif newest is not None and (not newest.released or await SessionSaves(self.shared.store, key).exist()):
             raise errors.SessionExists(row.name)
         else:
-            claim = await self.shared.take(key, newest.epoch + 1 if newest is not None else 1)
+            claim = await self.shared.take(key, 0 if newest is None else newest.epoch)
         if claim is None:
             raise errors.SessionExists(row.name)
         stored = self._stored(claim, row)
@@ -215,7 +215,7 @@ class SharedSessions:
             self.leave(before.key)
             raise
         if save is None:
-            await self.shared.claims.bury(before, self.shared.agent, self.shared.node)
+            await self._settle(before)
         return save
 
     async def adopt(self, before: Claim, save: FoundSave | None) -> StoredSession | None:
@@ -236,6 +236,13 @@ class SharedSessions:
         await self._registry.take(self._place, row)
         return stored
 
+    async def _settle(self, claim: Claim) -> None:
+        """Release the claim of a session without a save, or remove one that was released long ago."""
+        if not claim.released:
+            await self.shared.claims.end(claim, self.shared.agent, self.shared.node)
+        elif time.time() - claim.at > FORGOTTEN_SECONDS:
+            await self.shared.claims.forget(claim, self.shared.agent, self.shared.node)
+
     async def _take(
         self, key: str, before: Claim | None, row: Row | None, known: FoundSave | None = None
     ) -> StoredSession | None:
@@ -243,8 +250,8 @@ class SharedSessions:
 
         Saves are listed after the claim: from then on, no earlier server can report one. `known` was read before.
         """
-        epoch = 1 if before is None else before.epoch + 1
-        claim = await self.shared.claims.create(key, epoch, self.shared.agent, self.shared.node)
+        after = 0 if before is None else before.epoch
+        claim = await self.shared.claims.create(key, after, self.shared.agent, self.shared.node)
         if claim is None:
             return None
         reading = both(self._earlier(claim, row, known), StoredRequests(self.shared.store, key).read())

@@ -1,6 +1,7 @@
 """What ended sessions leave in the store of a cluster, and when it is removed."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from ingle.service import Service
 from ingle.store import claims, upkeep
 from ingle.store.objects import unquoted
 from ingle.store.store import Store, open_store
-from support.cluster import Cluster
+from support.cluster import Cluster, cluster_node_of
 
 pytestmark = pytest.mark.req("store.remote")
 
@@ -23,7 +24,7 @@ async def store(own_cluster: Cluster) -> AsyncIterator[Store]:
     opened.close()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways of this test look all the time, and forget names at once."""
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.1)
@@ -47,6 +48,7 @@ async def saved(gateway: Service, name: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("soon")
 async def test_names_of_ended_and_lost_sessions_are_forgotten(own_cluster: Cluster, store: Store) -> None:
     await own_cluster.grow(2)
     gateway = await own_cluster.gateway()
@@ -63,6 +65,7 @@ async def test_names_of_ended_and_lost_sessions_are_forgotten(own_cluster: Clust
         await gateway.create_session(name)
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_durable_session_of_a_lost_machine_stays_until_it_is_too_old(
     own_cluster: Cluster, store: Store
 ) -> None:
@@ -90,3 +93,30 @@ async def test_a_durable_session_of_a_lost_machine_stays_until_it_is_too_old(
     await own_cluster.gateway()
     await wait_for_names(store, "saves", set())
     await wait_for_names(store, "claims", set())
+
+
+@pytest.mark.req("node.once")
+async def test_a_session_of_an_agent_that_was_silent_for_a_moment_keeps_its_name(
+    own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_cluster.grow(2)
+    gateway = await own_cluster.gateway()
+    made = await gateway.create_session("s")
+    node = cluster_node_of(gateway)
+    (agent,) = (each for each in own_cluster.agents if each.info.node == made.node)
+
+    async def everything(self: claims.Claims, moment: float) -> list[str]:
+        return ["s"]
+
+    # As if the session were days old.
+    monkeypatch.setattr(claims.Claims, "unchanged_since", everything)
+    agent.process.send_signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            while await node.agents.remaining(agent.info.incarnation) != 0.0:
+                await asyncio.sleep(0.05)
+        await node._removal.run()
+    finally:
+        agent.process.send_signal(signal.SIGCONT)
+    other = await own_cluster.gateway()
+    assert (await other.execute("s", "1 + 1")).result == {"text/plain": "2"}
