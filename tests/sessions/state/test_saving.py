@@ -18,7 +18,7 @@ from ingle.nodes import snapshots
 from ingle.service import Service
 from ingle.sessions.persistence import save_store
 from ingle.settings import Settings
-from support.internals import worker_of
+from support.internals import session_of, worker_of
 from support.pythons import GOOD, Python
 from support.service import make_settings
 from support.waiting import until
@@ -708,10 +708,10 @@ async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
     monkeypatch.setattr(snapshots, "FINISH_SAVE_SECONDS", 0.05)
     await service.create_session("main")
     await run(service, HANGS)
-    members = worker_of(service, "main").siblings.members
+    members, turns = worker_of(service, "main").siblings.members, session_of(service, "main").turns
     saving = asyncio.create_task(service.save_session("main", "calc"))
-    # The copy is there, and its save has begun.
-    assert await until(lambda: len(members) == 2 and all(each.ready.done() for each in members))
+    # The copy is there, the session goes on, and the save has begun.
+    assert await until(lambda: len(members) == 2 and all(each.ready.done() for each in members) and turns.free)
     await service.end_session("main")
     async with asyncio.timeout(30):
         with pytest.raises(errors.SaveFailed, match="its session was ended"):
