@@ -90,6 +90,7 @@ def test_a_trial_is_looked_at_and_committed(page: Page, server: Server, name: st
     expect(shown).to_have_count(0)
     server.client.post(f"/v1/sessions/{name}/execute", json=trial).raise_for_status()
     shown.get_by_role("button", name="Commit").click()
+    expect(shown).to_have_count(0)
     expect(cell(page, 2)).to_contain_text("y = 3")
     assert server.execute("x + y", name)["result"]["text/plain"] == "5"
 
