@@ -75,6 +75,18 @@ async def test_a_killed_node_falls_silent_and_comes_back(ray_cluster: RayCluster
     assert await until(lambda: places(directory) == ALL, PATIENCE)
 
 
+async def test_scaling_ends_lost_nodes_first_and_fills_gaps(ray_cluster: RayCluster, directory: RayDirectory) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+    ray_cluster.ingle("cluster", "kill", "node-2")
+    assert json.loads(ray_cluster.ingle("cluster", "scale", "2", "--json")) == {"node": "node-2", "state": "ended"}
+    assert await until(lambda: places(directory) == ["node-1", "node-3"], PATIENCE)
+    ray_cluster.ingle("cluster", "kill", "node-1")
+    started = ray_cluster.ingle("cluster", "scale", "3", "--json").splitlines()
+    assert [json.loads(each)["node"] for each in started] == ["node-1", "node-2"]
+    assert [node.name for node in ray_cluster.local.state.nodes] == ALL
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
 async def test_a_killed_link_is_started_again_and_agents_stay_known(directory: RayDirectory) -> None:
     assert await until(lambda: places(directory) == ALL, PATIENCE)
     before = directory.agents()

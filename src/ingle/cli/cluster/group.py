@@ -79,8 +79,8 @@ def status(choice: Choice, as_json: bool) -> None:
 def scale(count: int, choice: Choice, as_json: bool) -> None:
     """Set the number of nodes.
 
-    A local cluster gets more nodes, or its last ones end if they have no sessions. In another cluster the gateway asks
-    Ray for so many agents, and Ray's autoscaler starts the machines.
+    A local cluster gets more nodes, or nodes without sessions end. In another cluster the gateway asks Ray for so many
+    agents, and Ray's autoscaler starts the machines.
     """
     local = _local()
     if choice.url is not None or not local.exists():
@@ -88,18 +88,30 @@ def scale(count: int, choice: Choice, as_json: bool) -> None:
         if as_json:
             echo_json({"count": count})
         return
-    while len(local.state.nodes) < count:
-        _say(local.start_node(), as_json)
-    surplus = [node.name for node in local.state.nodes[count:]]
-    if not surplus:
-        return
-    used = {told["node"]: told["sessions"] for told in _machines(choice)}
-    for name in surplus:
-        if used.get(name):
-            raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
-    for name in surplus:
+    running = [node.name for node in local.state.nodes if node.alive]
+    ended = [node.name for node in local.state.nodes if not node.alive]
+    missing = max(0, count - len(running))
+    leaving = ended[missing:] + _without_sessions(running, len(running) - count, choice)
+    for name in (*ended[:missing], *[None] * (missing - len(ended))):
+        _say(local.start_node(name), as_json)
+    for name in leaving:
         local.remove_node(name)
         tell({"node": name, "state": "ended"}, f"{name} has ended", as_json)
+
+
+def _without_sessions(nodes: list[str], count: int, choice: Choice) -> list[str]:
+    """Return so many nodes without sessions, the last ones first. Raise Failure if there are fewer."""
+    from ingle.render.phrases import counted
+
+    if count <= 0:
+        return []
+    sessions = {told["node"]: told["sessions"] for told in _machines(choice)}
+    unused = [name for name in reversed(nodes) if not sessions.get(name)]
+    if len(unused) < count:
+        used = next(name for name in reversed(nodes) if sessions.get(name))
+        has = counted(sessions[used], "session")
+        raise Failure(f"{used} has {has}; run `ingle cluster drain {used}` first, or choose a higher number")
+    return unused[:count]
 
 
 @cluster.command(epilog="Example: ingle cluster drain node-2 --wait 5m")

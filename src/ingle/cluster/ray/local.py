@@ -6,6 +6,7 @@ is the sudden end of a node.
 """
 
 import contextlib
+import itertools
 import os
 import random
 import secrets
@@ -173,7 +174,8 @@ class LocalCluster:
         resources = msgspec.json.encode({RESOURCE: 1}).decode()
         arguments = [f"--address={self.address}", "--num-cpus=1", f"--resources={resources}"]
         node = self._start_ray(name, host_of(state, number), arguments, variables, prefix)
-        self._change(nodes=[*(each for each in self.state.nodes if each.name != name), node])
+        others = [each for each in self.state.nodes if each.name != name]
+        self._change(nodes=sorted([*others, node], key=number_of))
         return node
 
     def start_gateway(self, arguments: list[str]) -> Process:
@@ -300,8 +302,14 @@ def host_of(state: State, number: int) -> str:
     return f"{state.network}.{number + 1}"
 
 
+def number_of(node: Process) -> int:
+    return int(node.name.removeprefix("node-"))
+
+
 def next_number(state: State) -> int:
-    return 1 + max((int(node.name.removeprefix("node-")) for node in state.nodes), default=0)
+    """Return the lowest number that no node has."""
+    used = {number_of(node) for node in state.nodes}
+    return next(number for number in itertools.count(1) if number not in used)
 
 
 def start_of(pid: int) -> int | None:
