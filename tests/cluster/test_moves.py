@@ -106,7 +106,7 @@ async def test_a_restored_session_keeps_its_labels(own_cluster: Cluster) -> None
 
 
 @pytest.mark.req("node.lost")
-async def test_a_session_that_nobody_used_for_long_is_removed_by_one_agent(own_cluster: Cluster) -> None:
+async def test_a_session_without_use_for_long_is_removed_by_one_agent(own_cluster: Cluster) -> None:
     own_cluster.settings = replace(own_cluster.settings, durable_age=0.0)
     await own_cluster.grow(1)
     await (await own_cluster.gateway()).create_session("s", durable=True)

@@ -168,7 +168,7 @@ class ClusterNode:
                 after = None
                 if new.session_id is not None:
                     # An agent that has refused may have claimed it before.
-                    after = await (after_of or self._router.last_of_free)(session_key(new.tenant, new.session_id))
+                    after = await (after_of or self._router.last_epoch_if_free)(session_key(new.tenant, new.session_id))
                 agent = await self._agent_for(new, tried)
                 incarnation = agent.info.incarnation
                 name = new.session_id or make_name(self._token, new.tenant, incarnation)
@@ -202,7 +202,9 @@ class ClusterNode:
         given = [each or make_name(self._token, tenant, incarnation) for each in names]
         for name in given:
             check_name(name)
-        after = [None if name is None else await self._router.last_of_free(session_key(tenant, name)) for name in names]
+        after = [
+            None if name is None else await self._router.last_epoch_if_free(session_key(tenant, name)) for name in names
+        ]
         made = await agent.agent.fork(key, given, after, at=at, reseed=reseed, shares=shares)
         for name in given:
             self._router.learn(session_key(tenant, name), incarnation)

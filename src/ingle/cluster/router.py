@@ -243,7 +243,7 @@ class Router:
         """Return the epoch of the last claim on a name; 0 if there is none."""
         return await self._claims.epoch(key)
 
-    async def last_of_free(self, key: str) -> int:
+    async def last_epoch_if_free(self, key: str) -> int:
         """Return the epoch of the last claim on a free name. Raise SessionExists if a session has the name."""
         claim = await self._claims.newest(key)
         if claim is None:

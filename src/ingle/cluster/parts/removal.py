@@ -1,7 +1,7 @@
 """Removal of what ended sessions have left in the store of a cluster.
 
 - A name keeps its last claim when its session ends, so that epochs go on. It is removed after a day.
-- A durable session of a lost machine stays, until nobody has used it for the time that the settings allow.
+- A durable session of a lost machine is removed after the setting `durable_age` without use.
 
 Only a gateway can tell whether the agent of a claim has ended, so this is work of gateways.
 """
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
+    """Looks at all names now and then, and removes what is too old."""
+
     def __init__(self, store: Store, leases: Leases, agents: Agents, router: Router, durable_age: float) -> None:
         self._store = store
         self._claims = Claims(store)

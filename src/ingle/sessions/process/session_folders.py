@@ -113,7 +113,7 @@ class SessionFolders:
 
     @property
     def mostly_empty(self) -> list[str]:
-        """Folders that most sessions leave empty, innermost first. Init removes those that are, if nobody shares them.
+        """Folders that most sessions leave empty, innermost first. Init removes those that are, unless they are shared.
 
         A thread of the server would wait for the interpreter's lock after each of them.
         """
